@@ -1,0 +1,209 @@
+"""What the training script needs from LightlyTrain's private names (0.16.2); no other script touches them.
+
+Above all the batch probe: how many images LightlyTrain's own training and validation step fit into the GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fasteomt.errors import InputError, UnsupportedError
+
+logger = logging.getLogger(__name__)
+
+# Room for fragmentation and for what the random batches of the probe don't show.
+_MEMORY_SHARE = 0.9
+# Masks per image grow with the classes that an image shows at once, not with those that a data set knows.
+_MAX_CLASSES_PER_IMAGE = 16
+
+
+def backbone_name(model: str) -> str:
+    """LightlyTrain's name of a model's backbone, 'vitb16' for 'dinov3/vitb16-eomt'.
+
+    Raises:
+        InputError: LightlyTrain doesn't know the model.
+    """
+    from lightly_train._models.dinov3.dinov3_package import DINOV3_PACKAGE, MODEL_NAME_TO_INFO
+
+    stem = model.removeprefix("dinov3/").removesuffix("-eomt")
+    known = DINOV3_PACKAGE.model_name_to_statedict_name(stem)[0] in MODEL_NAME_TO_INFO
+    if f"dinov3/{stem}-eomt" != model or not stem.startswith("vit") or not known:
+        raise InputError(f"unknown model '{model}': use a name like dinov3/vitb16-eomt, or a checkpoint's path")
+    return stem
+
+
+def random_backbone(model: str, seed: int, path: Path) -> None:
+    """Save a backbone as LightlyTrain initialises it. A weights file, since its names can't say 'random' for
+    every size."""
+    from lightly_train._models.dinov3.dinov3_package import DINOV3_PACKAGE
+
+    torch.manual_seed(seed)
+    torch.save(DINOV3_PACKAGE.get_model(backbone_name(model), load_weights=False).state_dict(), path)
+
+
+def largest_batch(
+    model_name: str,
+    *,
+    classes: dict[int, str],
+    model_args: dict[str, Any],
+    transform_args: dict[str, Any],
+    precision: Any,
+    crops: int,
+    limit: int,
+) -> int:
+    """Try upstream's steps with random images of the training size, on the current CUDA device.
+
+    Args:
+        model_name, classes, model_args, transform_args, precision: as `train_semantic_segmentation` gets them.
+        crops: square crops that the widest validation image is cut into.
+        limit: never try more images than this.
+
+    Raises:
+        UnsupportedError: not even one image fits.
+    """
+    step, start = _steps(model_name, classes, model_args, transform_args, precision, crops)
+    torch.cuda.set_per_process_memory_fraction(_MEMORY_SHARE)
+    try:
+        return search(lambda batch: _fits(step, batch), start=min(start, limit), limit=limit)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        del step
+        _release()
+
+
+def search(fits: Callable[[int], bool], *, start: int, limit: int) -> int:
+    """The largest batch in [1, limit] that fits, to within an eighth: double or halve, then bisect."""
+    good, bad = 0, limit + 1
+    batch = start
+    while good == 0 or bad - good > max(1, good // 8):
+        if fits(batch):
+            good = batch
+        else:
+            bad = batch
+        if bad == 1:
+            raise UnsupportedError(
+                "not one image fits into this GPU's memory: choose a smaller --model or --image-size"
+            )
+        if good == 0:
+            batch = max(1, bad // 2)
+        elif bad > limit:
+            batch = min(2 * good, limit)
+        else:
+            batch = (good + bad) // 2
+        if good == limit:
+            break
+    return good
+
+
+def _fits(step: Callable[[int], None], batch: int) -> bool:
+    try:
+        step(batch)
+    except torch.cuda.OutOfMemoryError:
+        logger.info("batch probe: %d images don't fit", batch)
+        return False
+    finally:
+        _release()
+    logger.info("batch probe: %d images fit", batch)
+    return True
+
+
+def _release() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _steps(
+    model_name: str,
+    classes: dict[int, str],
+    model_args: dict[str, Any],
+    transform_args: dict[str, Any],
+    precision: Any,
+    crops: int,
+) -> tuple[Callable[[int], None], int]:
+    """Build model and optimizer as `train_semantic_segmentation` does; weights don't matter here."""
+    from lightly_train._commands import train_task_helpers as helpers
+    from lightly_train._data.mask_semantic_segmentation_dataset import MaskSemanticSegmentationDataArgs
+    from lightly_train._task_models.dinov3_eomt_semantic_segmentation.train_model import (
+        DINOv3EoMTSemanticSegmentationTrain,
+    )
+    from lightning_fabric import Fabric
+
+    upstream = DINOv3EoMTSemanticSegmentationTrain
+    folders = {"images": ".", "masks": "."}
+    data = MaskSemanticSegmentationDataArgs(train=folders, val=folders, classes=classes)
+    arguments = helpers.get_train_model_args(
+        model_args={k: v for k, v in model_args.items() if k != "backbone_weights"},
+        model_args_cls=upstream.get_train_model_args_cls(model_name),
+        total_steps=1000,
+        gradient_accumulation_steps=1,
+        train_num_batches=1,
+        model_name=model_name,
+        model_init_args={},
+        data_args=data,
+    )
+    train_transform, val_transform = helpers.get_transform_args(
+        train_model_cls=upstream,
+        model_name=model_name,
+        transform_args=transform_args,
+        ignore_index=data.ignore_index,
+        model_init_args={},
+        total_steps=1000,
+        train_num_batches=1,
+        gradient_accumulation_steps=1,
+    )
+    model: Any = upstream(
+        model_name=model_name,
+        model_args=arguments,
+        data_args=data,
+        train_transform_args=train_transform,
+        val_transform_args=val_transform,
+        load_weights=False,
+        metric_args=helpers.get_metric_args(upstream, None, data),
+        gradient_accumulation_steps=1,
+    )
+    model.set_train_mode()
+    optimizer, _ = model.get_optimizer(total_steps=1000, global_batch_size=16)
+    fabric = Fabric(accelerator="cuda", devices=1, precision=precision)
+    model, optimizer = fabric.setup(model, optimizer)
+    height, width = train_transform.image_size
+    short = min(height, width)
+
+    def step(batch: int) -> None:
+        try:
+            optimizer.zero_grad()
+            model.set_train_mode()
+            loss = model.training_step(fabric=fabric, batch=_batch(batch, height, width, len(classes)), step=0).loss
+            fabric.backward(loss)
+            model.clip_gradients(fabric=fabric, optimizer=optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+            model.eval()
+            with torch.no_grad():
+                wide = _batch(batch, short, short * crops, len(classes), stacked=False)
+                model.validation_step(fabric=fabric, batch=wide, step=0)
+            model.val_metrics.reset()
+        finally:
+            optimizer.zero_grad()
+
+    return step, int(upstream.train_model_args_cls.default_batch_size)
+
+
+def _batch(batch: int, height: int, width: int, num_classes: int, stacked: bool = True) -> dict[str, Any]:
+    """Random images and masks on the GPU, in the form of upstream's collate function."""
+    shown = min(num_classes, _MAX_CLASSES_PER_IMAGE)
+    images = torch.randn(batch, 3, height, width, device="cuda")
+    masks = torch.randint(shown, (batch, height, width), device="cuda")
+    labels = torch.arange(shown, device="cuda")
+    binary = [{"masks": mask == labels[:, None, None], "labels": labels} for mask in masks]
+    return {
+        "image_path": [""] * batch,
+        "image": images if stacked else list(images),
+        "mask": masks if stacked else list(masks),
+        "binary_masks": binary,
+    }

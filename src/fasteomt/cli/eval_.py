@@ -1,0 +1,134 @@
+"""`fasteomt eval`: per-class IoU of a model on a data set."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fasteomt import __version__
+from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, OverwriteOption, StackOption
+from fasteomt.data.dataset import SegmentationSet, open_dataset
+from fasteomt.errors import InputError
+from fasteomt.evaluate import Evaluation, check_classes, evaluate
+from fasteomt.files import atomic_path
+
+
+def eval_(
+    data: Annotated[Path, typer.Option("--data", help="Data set: the folder that holds train/ and valid/.")],
+    model: ModelOption = DEFAULT_MODEL,
+    split: Annotated[str, typer.Option("--split", help="Folder of the data set to evaluate.")] = "valid",
+    device: DeviceOption = "auto",
+    stack: StackOption = "fp32",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N images.")] = None,
+    peer: Annotated[
+        Literal["upstream_predict"] | None,
+        typer.Option("--peer", help="Evaluate LightlyTrain's own predict instead, for comparison."),
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Compare predicted masks with true ones: IoU per class over the whole data set, mean, pixel accuracy."""
+    # Before the work, not after it; atomic_path asks again.
+    if json_path is not None and json_path.is_dir():
+        raise InputError(f"{json_path} is a folder: name a file for --json")
+    if json_path is not None and json_path.exists() and not overwrite:
+        raise InputError(f"{json_path} exists: choose another name or pass --overwrite")
+    dataset = open_dataset(data, split)
+    notes = Console(stderr=True)
+    for warning in dataset.warnings:
+        notes.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
+    predictor, name = _load(model, device, stack, peer)
+    check_classes(predictor.spec.names, dataset.classes)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=notes, transient=True) as bar:
+        task = bar.add_task("evaluating", total=min(len(dataset), limit or len(dataset)))
+        result = evaluate(
+            predictor.predict_rgb,
+            predictor.spec.names,
+            dataset,
+            limit=limit,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    _print(result, f"{predictor.source} | {name} | {data} {split} | {predictor.device}")
+    if json_path is not None:
+        record = _record(result, dataset, limit) | {
+            "fasteomt": __version__,
+            "predictor": name,
+            "model": predictor.source,
+            "model_sha256": predictor.sha256,
+            "stack": stack,
+            "device": str(predictor.device),
+            "data": str(data),
+            "split": split,
+        }
+        with atomic_path(json_path, overwrite=overwrite) as temporary:
+            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _load(model: str, device: str, stack: str, peer: str | None) -> tuple[Any, str]:
+    """A predictor and the name under which its figures go."""
+    # Both pull in torch, which `--help` and wrong arguments needn't wait for.
+    if peer is None:
+        from fasteomt.predictor import load
+
+        return load(model, device=device, stack=stack), f"fasteomt {stack}"
+    if stack != "fp32":
+        raise InputError(
+            f"--stack {stack} has no meaning for {peer}, which is LightlyTrain in fp32: leave it out"
+        )
+    from fasteomt.peers.upstream import load_upstream
+
+    return load_upstream(model, device), f"{peer} (lightly-train {version('lightly-train')})"
+
+
+def _record(result: Evaluation, dataset: SegmentationSet, limit: int | None) -> dict[str, Any]:
+    report = asdict(result.report)
+    for key in ("mean_iou", "pixel_accuracy"):
+        if math.isnan(report[key]):
+            report[key] = None
+    return report | {
+        "images": result.images,
+        "images_in_split": len(dataset),
+        "limit": limit,
+        "images_per_s": result.images_per_s,
+        "seconds": result.seconds,
+        "classes": {str(key): name for key, name in dataset.classes.items()},
+        "ignore": dataset.ignore,
+        "dataset_sha256": dataset.digest(),
+        "warnings": dataset.warnings,
+    }
+
+
+def _print(result: Evaluation, title: str) -> None:
+    report = result.report
+    table = Table(
+        "id", "class", "IoU", "true pixels", "predicted pixels", title=escape(title), title_justify="left"
+    )
+    for score in report.scores:
+        iou = "absent" if score.iou is None else f"{score.iou:.4f}"
+        table.add_row(
+            str(score.id), escape(score.name), iou, f"{score.true_pixels:,}", f"{score.predicted_pixels:,}"
+        )
+    console = Console()
+    console.print(table)
+    rate = "one image only" if result.images_per_s is None else f"{result.images_per_s:.2f} images/s"
+    lines = [
+        f"mean IoU {report.mean_iou:.4f}, pixel accuracy {report.pixel_accuracy:.4f} "
+        f"over {result.images} images, {report.pixels:,} pixels ({report.ignored_pixels:,} ignored)",
+        f"prediction {rate}; {result.seconds:.1f} s with reading and scoring",
+    ]
+    if report.absent:
+        lines.append(f"absent, not in the mean: {', '.join(str(key) for key in report.absent)}")
+    for line in lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)

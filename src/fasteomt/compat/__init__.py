@@ -1,0 +1,1 @@
+"""Private names of other projects, one module each; tests check that every name still exists."""

@@ -1,0 +1,1 @@
+"""Data sets: COCO and PNG-mask folders read into class-id masks, and generated ones written as COCO."""

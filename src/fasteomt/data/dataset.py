@@ -1,0 +1,176 @@
+"""A data set for semantic segmentation: images with one class id per pixel, whatever the files were.
+
+On disk a data set is a root folder with one folder per split. A split is either COCO
+(`_annotations.coco.json` beside its images, see `coco.py`) or PNG masks (`images/` and `masks/`, see
+`folders.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from fasteomt.errors import InputError
+
+_EXIF_ORIENTATION = 0x0112
+# What Pillow raises for files that aren't whole images of a bearable size.
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image and its true mask; both are read when asked for, never kept."""
+
+    name: str  # relative path of the image, with forward slashes
+    image_path: Path
+    size: tuple[int, int]  # (height, width)
+    read_mask: Callable[[], np.ndarray]
+
+    def rgb(self) -> np.ndarray:
+        """(H, W, 3) uint8 RGB, as stored in the file: an EXIF orientation is not applied."""
+        image = decode(self.image_path)
+        if image.mode.startswith("I"):
+            # Pillow clips 16-bit grey values at 255 instead of scaling them.
+            grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, axis=2)
+        return np.array(image.convert("RGB"))
+
+    def mask(self) -> np.ndarray:
+        """(H, W) class ids, dtype `id_dtype` of the set's ids."""
+        return self.read_mask()
+
+
+@dataclass(frozen=True)
+class SegmentationSet:
+    """The samples of one split, with the classes that their masks may hold.
+
+    `ignore` is an id outside `classes`: pixels that carry it count neither for nor against a model.
+    `warnings` says, one line each, what was dropped or changed while reading.
+    `label_files` are the files that the masks come from.
+    """
+
+    root: Path
+    classes: dict[int, str]
+    samples: tuple[Sample, ...]
+    ignore: int | None = None
+    warnings: list[str] = field(default_factory=list)
+    label_files: tuple[Path, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def digest(self) -> str:
+        """SHA-256 over classes, label files and image files: equal for equal data, wherever it lies."""
+        total = hashlib.sha256(json.dumps([sorted(self.classes.items()), self.ignore]).encode())
+        for path in self.label_files:
+            total.update(path.name.encode() + file_sha256(path))
+        for sample in self.samples:
+            total.update(sample.name.encode() + file_sha256(sample.image_path))
+        return total.hexdigest()
+
+
+def open_dataset(root: str | Path, split: str = "valid") -> SegmentationSet:
+    """Open `root/split`, in whichever of the two layouts it is.
+
+    Raises:
+        InputError: no such split, neither layout or both at once, or anything wrong inside.
+    """
+    # The two readers build on the types above.
+    from fasteomt.data.coco import COCO_JSON, load_coco
+    from fasteomt.data.folders import MASKS_DIR, load_folders
+
+    root = Path(root)
+    if not root.is_dir():
+        raise InputError(f"data set {root} is not a folder: give the folder that holds train/ and valid/")
+    folder = root / split
+    if not folder.is_dir():
+        found = ", ".join(sorted(p.name for p in root.iterdir() if p.is_dir())) or "none"
+        raise InputError(
+            f"data set {root} has no split '{split}' (folders there: {found}): name another split"
+        )
+    has_coco, has_masks = (folder / COCO_JSON).is_file(), (folder / MASKS_DIR).is_dir()
+    if has_coco and has_masks:
+        raise InputError(f"{folder} holds both {COCO_JSON} and {MASKS_DIR}/: remove one of the two")
+    if has_coco:
+        return load_coco(folder / COCO_JSON)
+    if has_masks:
+        return load_folders(folder)
+    raise InputError(f"{folder} holds neither {COCO_JSON} nor {MASKS_DIR}/: one of them must give the labels")
+
+
+def id_dtype(ids: Iterable[int]) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
+    """The smallest dtype for masks that hold these ids: uint8, uint16 or int32."""
+    ids = list(ids)
+    if min(ids) < 0 or max(ids) > 65535:
+        return np.int32
+    return np.uint8 if max(ids) <= 255 else np.uint16
+
+
+def decode(path: Path) -> Image.Image:
+    """A whole image in memory, in the file's own mode.
+
+    Raises:
+        InputError: the file isn't an image, or is cut short.
+    """
+    # Importing LightlyTrain switches Pillow to filling up what is missing, for the whole process; a
+    # half-read mask would be a wrong mask.
+    lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except _UNREADABLE as error:
+        raise InputError(f"image {path} can't be decoded ({one_line(error)}): replace it") from None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(height, width) of an image file, from its header.
+
+    Raises:
+        InputError: the file isn't an image.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.height, image.width
+    except _UNREADABLE as error:
+        raise InputError(f"{path} can't be read as an image ({one_line(error)}): replace it") from None
+
+
+def check_size(path: Path, size: tuple[int, int], expected: tuple[int, int], source: str) -> None:
+    """Raise InputError unless an image's (height, width) is the one in `source`."""
+    if size == expected:
+        return
+    advice = "fix one of the two"
+    if size == expected[::-1]:
+        with Image.open(path) as image:
+            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+        if orientation >= 5:
+            advice = f"it is stored turned (EXIF orientation {orientation}), save it upright"
+    raise InputError(
+        f"{path} is {size[1]}x{size[0]} pixels but {expected[1]}x{expected[0]} in {source}: {advice}"
+    )
+
+
+def file_sha256(path: Path) -> bytes:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text without line breaks, for messages of one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,54 @@
+"""What can go wrong, by name. Every message is one line: what, where, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class FastEomtError(Exception):
+    """Base of all failures that a user can act on; `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+
+class InputError(FastEomtError):
+    """Bad input or usage; nothing was done. Exit code 2."""
+
+
+class CheckpointError(InputError):
+    """A model file that can't be read or written. Exit code 2."""
+
+
+class UnsupportedError(FastEomtError):
+    """Hardware, number format or optional package that isn't there. Exit code 3."""
+
+    exit_code = 3
+
+
+class PartialResultError(FastEomtError):
+    """The run broke off; what was finished until then is kept. Exit code 5."""
+
+    exit_code = 5
+
+
+class InterruptedRun(FastEomtError):
+    """Stopped by the user (Ctrl-C, SIGTERM); the partial result is kept and playable. Exit code 130."""
+
+    exit_code = 130
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say in one line which extra brings it.
+
+    Raises:
+        UnsupportedError: the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise UnsupportedError(
+            f"package '{module.split('.')[0]}' is not installed: run  pip install 'fasteomt[{extra}]'"
+        ) from None

@@ -1,0 +1,1 @@
+"""What the model computes: its description, the plain fp32 reference, and the geometry around it."""

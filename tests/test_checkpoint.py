@@ -1,0 +1,339 @@
+"""Reading and writing model files: every form, what may be missing, and what must be refused."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fasteomt.checkpoint import (
+    MODEL_CLASS_PATH,
+    Checkpoint,
+    random_checkpoint,
+    read,
+    resolve,
+    resolve_spec,
+    write_export,
+    write_safetensors,
+)
+from fasteomt.errors import CheckpointError, InputError
+from fasteomt.model.reference import rope_periods
+from fasteomt.model.spec import BACKBONES, ModelSpec, backbone_name
+
+
+@pytest.fixture
+def export(tmp_path: Path, small_checkpoint: Checkpoint) -> dict[str, Any]:
+    """The content of a LightlyTrain export of the small model."""
+    path = write_export(tmp_path / "small.pt", small_checkpoint.spec, small_checkpoint.weights)
+    return torch.load(path, weights_only=True)
+
+
+def save(path: Path, content: Any) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def same_weights(a: Checkpoint, b: Checkpoint) -> bool:
+    return a.weights.keys() == b.weights.keys() and all(torch.equal(a.weights[k], b.weights[k]) for k in a.weights)
+
+
+def test_export_round_trip(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
+    found = read(write_export(tmp_path / "a.pt", small_checkpoint.spec, small_checkpoint.weights))
+    assert found.spec == small_checkpoint.spec
+    assert same_weights(found, small_checkpoint)
+    assert not found.random
+    assert found.notes == ()
+
+
+def test_safetensors_round_trip(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
+    path = write_safetensors(tmp_path / "a.safetensors", small_checkpoint.spec, small_checkpoint.weights)
+    found = read(path)
+    assert found.spec == small_checkpoint.spec
+    assert same_weights(found, small_checkpoint)
+
+
+def test_bf16_export_rounds_weights_but_not_rope(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
+    path = write_export(
+        tmp_path / "a.pt", small_checkpoint.spec, small_checkpoint.weights, dtype=torch.bfloat16
+    )
+    found = read(path)
+    periods = "backbone.rope_embed.periods"
+    assert torch.equal(found.weights[periods], small_checkpoint.weights[periods])
+    others = {k: w for k, w in found.weights.items() if k != periods and not k.endswith("bias_mask")}
+    assert {w.dtype for w in others.values()} == {torch.bfloat16}
+    assert all(torch.equal(w, small_checkpoint.weights[k].bfloat16()) for k, w in others.items())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda c: {**c, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}, "step": 3},
+        lambda c: {"state_dict": {f"train_model.{k}": v for k, v in c["train_model"].items()}},
+        lambda c: {"model": {k.removeprefix("model."): v for k, v in c["train_model"].items()}, "epoch": 1},
+        lambda c: {f"module._orig_mod.{k}": v for k, v in c["train_model"].items()},
+        lambda c: {k.removeprefix("model."): v for k, v in c["train_model"].items()},
+    ],
+    ids=["training-ckpt", "lightning-state-dict", "model-key", "ddp-compiled", "bare-state-dict"],
+)
+@pytest.mark.parametrize("suffix", [".ckpt", ".pth"])
+def test_all_forms_of_file_give_the_same_weights(
+    tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint, wrap: Any, suffix: str
+) -> None:
+    found = read(save(tmp_path / f"best{suffix}", wrap(export)))
+    assert same_weights(found, small_checkpoint)
+    assert found.spec.class_ids == small_checkpoint.spec.class_ids
+
+
+def test_training_buffers_are_left_out(
+    tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint
+) -> None:
+    export["train_model"] |= {
+        "criterion.empty_weight": torch.ones(3),
+        "train_metrics.metrics.train_metric/miou.confmat": torch.zeros(2, 2),
+        "val_metrics.loss": torch.zeros(1),
+    }
+    assert same_weights(read(save(tmp_path / "last.ckpt", export)), small_checkpoint)
+
+
+def test_satellite_backbone_has_known_extra_keys(
+    tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint
+) -> None:
+    """C1: local_cls_norm is never used at inference; accepted."""
+    export["train_model"] |= {
+        "model.backbone.local_cls_norm.weight": torch.ones(64),
+        "model.backbone.local_cls_norm.bias": torch.zeros(64),
+    }
+    assert same_weights(read(save(tmp_path / "sat.pt", export)), small_checkpoint)
+
+
+def test_unknown_keys_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
+    """C1: anything else that is unknown is refused by name, since it might change the masks."""
+    export["train_model"]["model.backbone.gate.weight"] = torch.ones(3)
+    with pytest.raises(CheckpointError, match="unknown backbone.gate.weight"):
+        read(save(tmp_path / "odd.pt", export))
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES.keys() - {"vit7b", "vithplus"}))
+@pytest.mark.parametrize("patch_size", [16, 32])
+def test_spec_from_shapes_alone(tmp_path: Path, name: str, patch_size: int) -> None:
+    """C2: init arguments stripped and RoPE periods absent: rebuilt from tensor shapes, for every backbone."""
+    full = ModelSpec.from_name(backbone_name(name, patch_size), num_queries=7)
+    with torch.device("meta"):
+        from fasteomt.model.reference import Eomt
+
+        shapes = {k: v.shape for k, v in Eomt(full).state_dict().items() if "periods" not in k}
+    # One storage of one element, expanded: the shapes of a ViT-L without its 1.2 GB.
+    state = {k: torch.zeros(1).expand(shape) for k, shape in shapes.items()}
+    from fasteomt.model.state import spec_and_weights
+
+    spec, weights, notes = spec_and_weights("stripped.pth", state, {})
+    assert spec == ModelSpec.from_name(
+        backbone_name(name, patch_size), num_queries=7, class_names=("class_0", "class_1")
+    )
+    assert torch.equal(weights["backbone.rope_embed.periods"], rope_periods(64))
+    assert any("joint blocks" in note for note in notes)
+    assert any("class" in note for note in notes)
+
+
+def test_nan_bias_mask_is_derived(tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint) -> None:
+    """A file may hold NaN, or nothing, where the mask of the qkv bias belongs."""
+    state = export["train_model"]
+    state["model.backbone.blocks.0.attn.qkv.bias_mask"] = torch.full((192,), torch.nan)
+    del state["model.backbone.blocks.1.attn.qkv.bias_mask"]
+    assert same_weights(read(save(tmp_path / "a.pt", export)), small_checkpoint)
+
+
+@pytest.mark.parametrize("queries", [50, 101, 200])
+@pytest.mark.parametrize(
+    ("ids", "dtype"),
+    [((5,), "uint8"), ((0, 255), "uint8"), (tuple(range(300)), "uint16"), ((0, 70000), "int32"), ((-1, 4), "int32")],
+    ids=["one", "0-255", "300", "past-16-bits", "negative"],
+)
+def test_any_number_of_queries_and_classes(
+    tmp_path: Path, small_spec: ModelSpec, queries: int, ids: tuple[int, ...], dtype: str
+) -> None:
+    """C4: any count of queries and classes; ids keep their values."""
+    from dataclasses import replace
+
+    spec = replace(
+        small_spec, num_queries=queries, class_ids=ids, class_names=tuple(f"c{i}" for i in ids)
+    )
+    made = random_checkpoint(spec)
+    found = read(write_export(tmp_path / "a.pt", spec, made.weights))
+    assert found.spec == spec
+    assert found.spec.id_dtype == dtype
+
+
+def test_normalisation_and_sparse_ids_travel_in_both_forms(tmp_path: Path, small_spec: ModelSpec) -> None:
+    """G3: non-ImageNet mean/std, sparse ids, image size and ignore class come back from the file."""
+    from dataclasses import replace
+
+    spec = replace(
+        small_spec,
+        mean=(0.1, 0.2, 0.3),
+        std=(0.9, 0.8, 0.7),
+        class_ids=(3, 17),
+        class_names=("x", "y"),
+        class_ignore_index=255,
+        image_size=(96, 64),
+    )
+    weights = random_checkpoint(spec).weights
+    assert read(write_export(tmp_path / "a.pt", spec, weights)).spec == spec
+    assert read(write_safetensors(tmp_path / "a.safetensors", spec, weights)).spec == spec
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
+def test_truncated_file(tmp_path: Path, small_checkpoint: Checkpoint, kind: str, share: float) -> None:
+    """C5: a file cut short says so in one line."""
+    write = write_export if kind == "pt" else write_safetensors
+    path = write(tmp_path / f"a.{kind}", small_checkpoint.spec, small_checkpoint.weights)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CheckpointError, match="cut short|not a PyTorch checkpoint") as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_pickled_paths_load_as_pure_paths(tmp_path: Path, export: dict[str, Any]) -> None:
+    """C5: paths in the arguments, even a Windows path on Linux, do no harm and no good."""
+    export["model_init_args"]["backbone_weights"] = pathlib.Path("weights.pth")
+    export["extra"] = pathlib.PureWindowsPath("C:/w.pth")
+    assert read(save(tmp_path / "a.pt", export)).spec.num_queries == 8
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return print, ("code ran",)
+
+
+class OsSystem:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        import os
+
+        return os.system, ("echo code ran",)
+
+
+@pytest.mark.parametrize("payload", [Malicious(), OsSystem(), datetime.datetime(2020, 1, 1)])
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_code_in_a_pickle_never_runs(
+    tmp_path: Path, export: dict[str, Any], capfd: pytest.CaptureFixture[str], payload: Any, zipped: bool
+) -> None:
+    """C5: a narrow allow-list; what isn't data is named, not run."""
+    export["hook"] = payload
+    path = tmp_path / "evil.pt"
+    torch.save(export, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CheckpointError, match="could run code") as caught:
+        read(path)
+    assert "code ran" not in capfd.readouterr().out
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "empty"),
+        (b"hello, this is no model", "not a PyTorch checkpoint"),
+        (pickle.dumps({"a": 1}), "not a PyTorch checkpoint|no model weights"),
+        (b"PK\x03\x04" + b"\0" * 100, "not a PyTorch checkpoint"),
+    ],
+    ids=["empty", "text", "plain-pickle", "broken-zip"],
+)
+def test_foreign_files(tmp_path: Path, content: bytes, match: str) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=match):
+        read(path)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        read(tmp_path / "none.pt")
+    with pytest.raises(CheckpointError, match="is a folder"):
+        read(tmp_path)
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        resolve("runs/none.ckpt")
+
+
+def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
+    export["model_class_path"] = MODEL_CLASS_PATH.replace("SemanticSegmentation", "PanopticSegmentation")
+    with pytest.raises(CheckpointError, match="DINOv3EoMTPanopticSegmentation"):
+        read(save(tmp_path / "a.pt", export))
+    with pytest.raises(CheckpointError, match="no model weights"):
+        read(save(tmp_path / "b.pt", {"weight": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match="no model weights"):
+        read(save(tmp_path / "c.pt", [1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda c: c["train_model"].pop("model.class_head.weight"), "class_head.weight' is missing"),
+        (lambda c: c["train_model"].pop("model.backbone.blocks.1.norm2.bias"), "lacks backbone.blocks.1.norm2.bias"),
+        (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(3)}), "wrong shape: mask_head.0.bias"),
+        (lambda c: c["model_init_args"].update(classes={0: "only one"}), "class head has 2 classes"),
+        (lambda c: c["model_init_args"].update(classes={0: "head", 1: "head"}), "share the name 'head'"),
+        (lambda c: c["model_init_args"].update(classes={"a": "x", "b": "y"}), "arguments or shapes make no model"),
+        (lambda c: c["model_init_args"].update(num_joint_blocks=9), "9 joint blocks in 3 blocks"),
+        (lambda c: c["model_init_args"].update(image_normalize={"mean": (0.5,), "std": (0.5,)}), "only RGB"),
+        (lambda c: c.update(model_init_args=[1]), "not a dictionary"),
+    ],
+)
+def test_inconsistent_files_are_refused(tmp_path: Path, export: dict[str, Any], change: Any, match: str) -> None:
+    change(export)
+    with pytest.raises(CheckpointError, match=match) as caught:
+        read(save(tmp_path / "a.pt", export))
+    assert "a.pt" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_weights_are_noted(tmp_path: Path, export: dict[str, Any]) -> None:
+    export["train_model"]["model.queries.weight"][0, 0] = torch.nan
+    assert any("queries.weight" in note for note in read(save(tmp_path / "a.pt", export)).notes)
+
+
+def test_aliases_mean_seeded_random_weights_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = resolve("vitt32"), resolve("dinov3/vitt32-eomt")
+    assert first.random
+    assert "random weights" in first.source
+    assert "random weights" in caplog.text
+    assert same_weights(first, second)
+    assert first.sha256 == second.sha256
+
+
+def test_spec_of_an_alias_needs_no_weights() -> None:
+    spec = resolve_spec("vitl16")
+    assert (spec.embed_dim, spec.depth, spec.num_joint_blocks) == (1024, 24, 4)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vitx16", "", "vit16"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(InputError):
+        resolve(name)
+
+
+def test_existing_file_is_kept(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
+    path = tmp_path / "a.pt"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        write_export(path, small_checkpoint.spec, small_checkpoint.weights)
+    assert path.read_text() == "mine"
+    write_export(path, small_checkpoint.spec, small_checkpoint.weights, overwrite=True)
+    assert read(path).spec == small_checkpoint.spec
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_models_that_lightly_cannot_build_are_refused(tmp_path: Path, small_spec: ModelSpec) -> None:
+    from dataclasses import replace
+
+    for changes in ({"num_upscale_blocks": 4}, {"name": "dinov3/vitx16-eomt"}):
+        spec = replace(small_spec, **changes)
+        with pytest.raises(CheckpointError, match="LightlyTrain"):
+            write_export(tmp_path / "a.pt", spec, random_checkpoint(spec).weights)
+        assert not (tmp_path / "a.pt").exists()

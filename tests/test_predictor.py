@@ -1,0 +1,195 @@
+"""Python: what goes in, what comes out, on a miniature model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fasteomt
+from fasteomt.checkpoint import Checkpoint, random_checkpoint, write_export
+from fasteomt.engine import resolve_device
+from fasteomt.errors import InputError, UnsupportedError
+from fasteomt.model.spec import ModelSpec
+from fasteomt.predictor import Predictor
+from fasteomt.stacks import get_stack
+
+CPU = torch.device("cpu")
+
+
+def predictor(checkpoint: Checkpoint, stack: str = "fp32") -> Predictor:
+    return Predictor(checkpoint, stack=get_stack(stack), device=CPU)
+
+
+@pytest.fixture
+def rgb() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (48, 80, 3), dtype=np.uint8)
+
+
+def test_every_kind_of_image_gives_the_same_mask(
+    tmp_path: Path, small_checkpoint: Checkpoint, rgb: np.ndarray
+) -> None:
+    model = predictor(small_checkpoint)
+    Image.fromarray(rgb).save(tmp_path / "a.png")
+    chw = torch.from_numpy(rgb).permute(2, 0, 1)
+    pictures = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(rgb), rgb, chw, chw.float() / 255]
+    results = model.predict(pictures)
+    assert len(results) == 6
+    for result in results:
+        assert np.array_equal(result.mask, results[0].mask)
+    single = model.predict(rgb)
+    assert single.mask.shape == (48, 80)
+    assert sum(single.areas.values()) == 48 * 80
+    assert all(0 < c <= 1 for c in single.confidence.values())
+    assert single.pts is None
+    assert model.predict_rgb(rgb, pts=1.5).pts == 1.5
+
+
+def test_load_opens_a_file(tmp_path: Path, small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    path = write_export(tmp_path / "m.pt", small_checkpoint.spec, small_checkpoint.weights)
+    model = fasteomt.load(path, device="cpu")
+    assert model.source == str(path)
+    assert np.array_equal(model.predict(rgb).mask, predictor(small_checkpoint).predict(rgb).mask)
+
+
+def test_masks_hold_data_set_ids(small_spec: ModelSpec, rgb: np.ndarray) -> None:
+    """C4, G3: ids {0, 255}, sparse and past 255 are the mask's values, never wrapped."""
+    for ids in ((0, 255), (7, 300), (2, 70000), (-5, 1)):
+        spec = replace(small_spec, class_ids=ids, class_names=("a", "b"))
+        result = predictor(random_checkpoint(spec)).predict(rgb)
+        assert set(np.unique(result.mask).tolist()) <= set(ids)
+        assert result.names == dict(zip(ids, ("a", "b"), strict=True))
+        for i in ids:
+            assert result.areas[i] == int((result.mask == i).sum())
+
+
+def test_ignored_class_is_never_predicted(small_spec: ModelSpec, rgb: np.ndarray) -> None:
+    """C8: the last output of the class head ("no object", or ignored) never wins, however high its logit."""
+    spec = replace(small_spec, class_ids=(3, 9), class_ignore_index=255)
+    made = random_checkpoint(spec)
+    bias = made.weights["class_head.bias"].clone()
+    bias[-1] = 30
+    forced = replace(made, weights=made.weights | {"class_head.bias": bias})
+    mask = predictor(forced).predict(rgb).mask
+    assert set(np.unique(mask).tolist()) <= {3, 9}
+
+
+@pytest.mark.parametrize("size", [(64, 64), (65, 64), (30, 30), (1, 200), (200, 1), (640, 64)])
+def test_any_aspect_ratio(small_checkpoint: Checkpoint, size: tuple[int, int]) -> None:
+    """C6: one crop, identical crops averaged, and shapes of a single pixel's height."""
+    picture = np.full((*size, 3), 128, dtype=np.uint8)
+    assert predictor(small_checkpoint).predict(picture).mask.shape == size
+
+
+@pytest.mark.parametrize("stack", ["bf16", "fp16"])
+def test_autocast_stacks_run_and_agree(small_checkpoint: Checkpoint, rgb: np.ndarray, stack: str) -> None:
+    exact = predictor(small_checkpoint).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
+    scores = predictor(small_checkpoint, stack).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
+    assert scores.dtype == torch.float32
+    error = (scores - exact).norm() / exact.norm()
+    assert 0 < error < 0.05
+
+
+def test_confidence_is_the_mean_probability_of_the_predicted_pixels(
+    small_checkpoint: Checkpoint, rgb: np.ndarray
+) -> None:
+    model = predictor(small_checkpoint)
+    result = model.predict(rgb)
+    scores = model.engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
+    full = torch.nn.functional.interpolate(scores[None], (48, 80), mode="bilinear")[0]
+    share = full / full.sum(dim=0)
+    for k, i in enumerate(model.spec.class_ids):
+        pixels = torch.from_numpy(result.mask == i)
+        if pixels.any():
+            assert result.confidence[i] == pytest.approx(share[k][pixels].mean().item(), rel=1e-5)
+        else:
+            assert i not in result.confidence
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((0, 4, 3), np.uint8),
+        torch.zeros(4, 4, 3),
+        torch.zeros(3, 4, 4, dtype=torch.int32),
+        3,
+        None,
+        "no-such-file.png",
+    ],
+    ids=str,
+)
+def test_what_is_no_image_is_refused_in_one_line(small_checkpoint: Checkpoint, bad: object) -> None:
+    with pytest.raises(InputError) as caught:
+        predictor(small_checkpoint).predict(bad)  # type: ignore[call-overload]
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_image_file(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
+    (tmp_path / "a.png").write_bytes(b"not a png")
+    with pytest.raises(InputError, match=r"a\.png: not a readable image"):
+        predictor(small_checkpoint).predict(tmp_path / "a.png")
+
+
+def test_exif_orientation_is_applied(tmp_path: Path, small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(rgb).save(tmp_path / "a.png", exif=exif)
+    assert predictor(small_checkpoint).predict(tmp_path / "a.png").mask.shape == (80, 48)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "mps", "meta", "cuda:x"])
+def test_wrong_device(device: str) -> None:
+    with pytest.raises(InputError, match="device"):
+        resolve_device(device)
+
+
+def test_unknown_stack() -> None:
+    with pytest.raises(InputError, match="unknown stack 'int3': choose one of fp32"):
+        get_stack("int3")
+
+
+def test_fp32_leaves_the_processs_tf32_setting_alone(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        predictor(small_checkpoint).predict(rgb)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_polygons_cover_the_class(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    import cv2
+
+    result = predictor(small_checkpoint).predict(rgb)
+    square = replace(result, mask=np.zeros((48, 80), np.uint8))
+    square.mask[10:20, 30:50] = 1
+    (polygon,) = square.polygons(1)
+    drawn = cv2.fillPoly(np.zeros((48, 80), np.uint8), [polygon], 1)
+    assert np.array_equal(drawn, square.mask)
+    with pytest.raises(InputError, match="no class with id 9"):
+        square.polygons(9)
+
+
+def test_plot(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    result = predictor(small_checkpoint).predict(rgb)
+    assert result.plot().size == (80, 48)
+    assert result.plot(rgb).size == (80, 48)
+    with pytest.raises(InputError, match="give the same image"):
+        result.plot(rgb[:10])
+
+
+def test_to_supervision_without_the_package(
+    monkeypatch: pytest.MonkeyPatch, small_checkpoint: Checkpoint, rgb: np.ndarray
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(UnsupportedError, match=r"fasteomt\[supervision\]"):
+        predictor(small_checkpoint).predict(rgb).to_supervision()

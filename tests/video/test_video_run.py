@@ -1,0 +1,339 @@
+"""Frames out = frames in, in order, on time, in both videos; and what a run leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from clips import RedPredictor, encode, number_in, numbered, picture
+
+from fasteomt.errors import FastEomtError, InputError, PartialResultError, UnsupportedError
+from fasteomt.video import open_source, read_masks, run_video, write
+from fasteomt.video.summary import Progress
+
+VFR = [i / 10 for i in range(10)] + [1 + i / 30 for i in range(30)]
+
+
+def read_overlay(path: Path) -> list[tuple[float, np.ndarray]]:
+    with av.open(str(path)) as container:
+        return [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+
+
+def turned(number: int, degrees: int) -> np.ndarray:
+    """The picture as a camera held at an angle stores it: turning it counter-clockwise makes it upright."""
+    return np.rot90(picture(number), -degrees // 90)
+
+
+# name -> (file name, number of frames, arguments of `encode`, times)
+CLIPS: dict[str, tuple[str, int, dict[str, Any], list[float] | None]] = {
+    "1 frame mp4": ("a.mp4", 1, {}, None),
+    "1 frame mkv": ("a.mkv", 1, {}, None),
+    "2 frames": ("a.mp4", 2, {}, None),
+    "3 frames": ("a.mp4", 3, {}, None),
+    "B-frames mp4": ("a.mp4", 20, {"options": {"bf": "3", "b_strategy": "0"}}, None),
+    "B-frames mkv": ("a.mkv", 20, {"options": {"bf": "3", "b_strategy": "0"}}, None),
+    "B-frames avi": ("a.avi", 20, {"options": {"bf": "3", "b_strategy": "0"}}, None),
+    "mpeg-ts": ("a.ts", 12, {}, None),
+    "raw h264 without times": ("a.h264", 12, {}, None),
+    "VFR mp4": ("a.mp4", 40, {"pts": VFR}, VFR),
+    "VFR mkv": ("a.mkv", 40, {"pts": VFR}, VFR),
+    "105611/500 fps": ("a.mp4", 12, {"fps": Fraction(105611, 500)}, None),
+    "30000/1001 fps": ("a.mkv", 12, {"fps": Fraction(30000, 1001)}, None),
+    "65x49 yuv444p": ("a.mp4", 3, {"width": 65, "height": 49, "pix_fmt": "yuv444p"}, None),
+    "65x49 ffv1 yuv420p": ("a.mkv", 3, {"width": 65, "height": 49, "codec": "ffv1"}, None),
+    "21:9": ("a.mp4", 3, {"width": 168, "height": 72}, None),
+    "1:3": ("a.mp4", 3, {"width": 64, "height": 192}, None),
+    "negative start": ("a.mkv", 6, {"pts": [5 + i / 25 for i in range(6)]}, [i / 25 for i in range(6)]),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_frames_out_equal_frames_in_order_and_time(name: str, tmp_path: Path) -> None:
+    """B4, B5 and the issue's list: every frame once, in order, within half a frame, at the source's size."""
+    file, count, options, times = CLIPS[name]
+    options = {"width": 64, "height": 48} | options
+    clip = numbered(tmp_path / file, count, **options)
+    fps = Fraction(options.get("fps", 25))
+    expected = times or [float(i / fps) for i in range(count)]
+    predictor = RedPredictor()
+    summary = run_video(predictor, clip, tmp_path / "out")
+
+    gaps = np.diff(expected) if count > 1 else [1 / float(fps)]
+    tolerance = min(min(gaps) / 2, 0.001)
+    masks = list(read_masks(tmp_path / "out/a/masks.mkv"))
+    overlay = read_overlay(tmp_path / "out/a/overlay.mp4")
+    assert predictor.seen == list(range(count))
+    assert [number_in(mask * 255) for _, mask in masks] == list(range(count))
+    assert [number_in(rgb[: options["height"], : options["width"], 0]) for _, rgb in overlay] == list(
+        range(count)
+    )
+    assert [pts for pts, _ in masks] == pytest.approx(expected, abs=tolerance)
+    assert [pts for pts, _ in overlay] == pytest.approx(expected, abs=tolerance)
+    assert masks[0][1].shape == (options["height"], options["width"])
+    assert (summary.complete, summary.frames_in, summary.frames_out) == (True, count, count)
+    assert (summary.decoded, summary.skipped, summary.problems) == (count, 0, [])
+    with av.open(str(tmp_path / "out/a/overlay.mp4")) as container:
+        assert container.duration / av.time_base == pytest.approx(summary.duration, abs=1.01 * max(gaps))
+
+
+def test_clip_with_b_frames_has_them(tmp_path: Path) -> None:
+    """The B-frame cases above would test nothing without."""
+    clip = numbered(tmp_path / "a.mp4", 20, options={"bf": "3", "b_strategy": "0"})
+    with av.open(str(clip)) as container:
+        kinds = {frame.pict_type for frame in container.decode(video=0)}
+    assert av.video.frame.PictureType.B in kinds
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (1, 5), (9, 1)])
+def test_tiny_frames(size: tuple[int, int], tmp_path: Path) -> None:
+    """Masks and overlay exist for every size there is."""
+    images = [np.full((size[1], size[0], 3), value, np.uint8) for value in (0, 255)]
+    clip = encode(tmp_path / "a.mkv", images, codec="ffv1", pix_fmt="bgr0", options={"slices": "1"})
+    assert run_video(RedPredictor(), clip, tmp_path / "out").frames_out == 2
+    assert [int(mask.max()) for _, mask in read_masks(tmp_path / "out/a/masks.mkv")] == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_rotated_clip_comes_out_upright(degrees: int, suffix: str, tmp_path: Path) -> None:
+    """Rotation by the display matrix is applied to frames, masks and overlay, as players show them."""
+    images = [turned(number, degrees) for number in range(5)]
+    clip = encode(tmp_path / f"a.{suffix}", images, rotation=degrees)
+    with open_source(clip) as source:
+        frame = next(iter(source))
+        assert (source.width, source.height) == (64, 48)
+        assert np.abs(frame.rgb.astype(int) - picture(0)).max() < 40
+    predictor = RedPredictor()
+    summary = run_video(predictor, clip, tmp_path / "out")
+    masks = list(read_masks(tmp_path / "out/a/masks.mkv"))
+    overlay = read_overlay(tmp_path / "out/a/overlay.mp4")
+    assert [number_in(mask * 255) for _, mask in masks] == list(range(5)) == predictor.seen
+    assert [number_in(rgb[..., 0]) for _, rgb in overlay] == list(range(5))
+    assert overlay[0][1].shape == (48, 64, 3)
+    assert [pts for pts, _ in overlay] == pytest.approx([i / 25 for i in range(5)], abs=0.001)
+    assert summary.complete
+
+
+def test_two_sizes_in_one_process_as_in_fresh_ones(tmp_path: Path) -> None:
+    """B7: a 532-high clip, then a 530-high one, equal the second alone."""
+    tall = numbered(tmp_path / "tall.mp4", 3, 64, 532)
+    low = numbered(tmp_path / "low.mp4", 3, 64, 530)
+    run_video(RedPredictor(), tall, tmp_path / "one")
+    run_video(RedPredictor(), low, tmp_path / "one")
+    run_video(RedPredictor(), low, tmp_path / "fresh")
+    both = [list(read_masks(tmp_path / folder / "low/masks.mkv")) for folder in ("one", "fresh")]
+    assert [m.shape for _, m in both[0]] == [(530, 64)] * 3
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(*both, strict=True))
+    assert (tmp_path / "one/low/areas.csv").read_text() == (tmp_path / "fresh/low/areas.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ids", "dtype"), [((0, 255), np.uint8), ((0, 256), np.uint16), ((3, 65535), np.uint16)]
+)
+def test_ids_come_back_exactly(ids: tuple[int, int], dtype: type, tmp_path: Path) -> None:
+    """C4 as far as files go: ids never wrap."""
+    clip = numbered(tmp_path / "a.mp4", 6)
+    run_video(RedPredictor(ids), clip, tmp_path / "out", save=("masks", "masks-png"))
+    masks = [mask for _, mask in read_masks(tmp_path / "out/a/masks.mkv")]
+    assert masks[5].dtype == dtype
+    assert set(np.unique(masks[5])) == set(ids)
+    from PIL import Image
+
+    pngs = sorted((tmp_path / "out/a/masks").iterdir())
+    assert [p.name for p in pngs] == [f"{i:06d}.png" for i in range(6)]
+    assert all(np.array_equal(np.asarray(Image.open(p)), mask) for p, mask in zip(pngs, masks, strict=True))
+
+
+def test_ids_without_an_image_format_are_refused_first(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 1)
+    predictor = RedPredictor((0, 70000))
+    with pytest.raises(UnsupportedError, match="70000"):
+        run_video(predictor, clip, tmp_path / "out")
+    assert predictor.seen == []
+    assert not (tmp_path / "out/a").exists()
+
+
+def test_files_of_a_run(tmp_path: Path) -> None:
+    """Names, the areas table, the summary, a browser's needs: index first, yuv420p, BT.709 tags."""
+    clip = numbered(tmp_path / "clip.mp4", 4)
+    states: list[Progress] = []
+    summary = run_video(RedPredictor(), clip, tmp_path / "out", progress=states.append)
+    folder = tmp_path / "out/clip"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "areas.csv",
+        "masks.mkv",
+        "overlay.mp4",
+        "summary.json",
+    ]
+
+    rows = list(csv.DictReader((folder / "areas.csv").open()))
+    assert [(r["frame"], r["class_id"], r["class"]) for r in rows[:3]] == [
+        ("0", "0", "class0"),
+        ("0", "1", "class1"),
+        ("1", "0", "class0"),
+    ]
+    assert (rows[1]["pixels"], rows[1]["confidence"]) == ("0", "")
+    assert [float(r["pts"]) for r in rows[::2]] == pytest.approx([0, 0.04, 0.08, 0.12])
+    assert all(
+        float(a["share"]) + float(b["share"]) == pytest.approx(1)
+        for a, b in zip(rows[::2], rows[1::2], strict=True)
+    )
+
+    written = json.loads((folder / "summary.json").read_text())
+    assert written["complete"] is True
+    assert written["reason"] is None
+    assert written["outputs"] == {"masks": "masks.mkv", "overlay": "overlay.mp4", "areas": "areas.csv"}
+    assert (written["frames_in"], written["frames_out"], written["duration"]) == (4, 4, pytest.approx(0.16))
+    assert (written["model"], written["stack"], written["width"], written["height"]) == (
+        "red",
+        "fp32",
+        64,
+        48,
+    )
+    assert summary.outputs == written["outputs"]
+
+    data = (folder / "overlay.mp4").read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    with av.open(str(folder / "overlay.mp4")) as container:
+        context = container.streams.video[0].codec_context
+        assert (context.name, context.pix_fmt, context.colorspace, context.color_range) == (
+            "h264",
+            "yuv420p",
+            1,
+            1,
+        )
+
+    assert [s.frames for s in states] == [1, 2, 3, 4]
+    assert states[-1].fraction == pytest.approx(1.0)
+    assert states[0].eta is not None and states[0].eta > 0
+
+
+def test_overlay_of_odd_size_is_padded(tmp_path: Path) -> None:
+    """B5: H.264 needs even sizes; the mask keeps the source's."""
+    clip = numbered(tmp_path / "a.mp4", 1, 65, 49, pix_fmt="yuv444p")
+    run_video(RedPredictor(), clip, tmp_path / "out")
+    assert read_overlay(tmp_path / "out/a/overlay.mp4")[0][1].shape == (50, 66, 3)
+    assert next(read_masks(tmp_path / "out/a/masks.mkv"))[1].shape == (49, 65)
+
+
+def test_missing_encoder_is_found_before_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: exit 3, nothing decoded, nothing written; other outputs still work."""
+    clip = numbered(tmp_path / "a.mp4", 2)
+    monkeypatch.setitem(write._ENCODERS, "h264", ("libnothere264", "yuv420p"))
+    predictor = RedPredictor()
+    with pytest.raises(UnsupportedError, match="libnothere264") as caught:
+        run_video(predictor, clip, tmp_path / "out")
+    assert caught.value.exit_code == 3
+    assert predictor.seen == []
+    assert not (tmp_path / "out").exists()
+    assert run_video(predictor, clip, tmp_path / "out", save=("masks", "areas")).complete
+
+
+def test_save_chooses_and_unknown_names_are_refused(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 2)
+    run_video(RedPredictor(), clip, tmp_path / "out", save=("areas",))
+    assert sorted(p.name for p in (tmp_path / "out/a").iterdir()) == ["areas.csv", "summary.json"]
+    with pytest.raises(InputError, match=r"video.*masks, overlay, areas"):
+        run_video(RedPredictor(), clip, tmp_path / "out2", save=("video",))
+
+
+def test_existing_output_is_left_alone(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 2)
+    (tmp_path / "out/a").mkdir(parents=True)
+    (tmp_path / "out/a/notes.txt").write_text("mine")
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match="--overwrite"):
+        run_video(predictor, clip, tmp_path / "out")
+    assert predictor.seen == []
+    assert [p.name for p in (tmp_path / "out/a").iterdir()] == ["notes.txt"]
+    run_video(predictor, clip, tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out/a/notes.txt").read_text() == "mine"
+
+
+def test_earlier_result_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 5)
+    folder = tmp_path / "out/a"
+    run_video(RedPredictor(), clip, tmp_path / "out")
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    with pytest.raises(PartialResultError):
+        run_video(RedPredictor(fail_at=3), clip, tmp_path / "out", overwrite=True)
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert json.loads((folder / "summary.partial.json").read_text())["complete"] is False
+    assert len(list(read_masks(folder / "masks.partial.mkv"))) == 3
+
+    run_video(RedPredictor(), clip, tmp_path / "out", overwrite=True, stride=2, save=("masks",))
+    assert sorted(p.name for p in folder.iterdir()) == ["masks.mkv", "summary.json"]
+    assert len(list(read_masks(folder / "masks.mkv"))) == 3
+
+
+def test_failure_keeps_what_was_done(tmp_path: Path) -> None:
+    """Exit 5 with the frame's number; every output playable; the cause is chained."""
+    clip = numbered(tmp_path / "a.mp4", 9)
+    with pytest.raises(PartialResultError, match=r"a\.mp4: frame 6: RuntimeError: out of luck") as caught:
+        run_video(RedPredictor(fail_at=6), clip, tmp_path / "out")
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__.__cause__, RuntimeError)
+    folder = tmp_path / "out/a"
+    names = ["areas.partial.csv", "masks.partial.mkv", "overlay.partial.mp4", "summary.json"]
+    assert sorted(p.name for p in folder.iterdir()) == names
+    assert [number_in(m * 255) for _, m in read_masks(folder / "masks.partial.mkv")] == list(range(6))
+    assert [number_in(m[..., 0]) for _, m in read_overlay(folder / "overlay.partial.mp4")] == list(range(6))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["complete"], summary["frames_in"], summary["frames_out"]) == (False, 7, 6)
+    assert "frame 6" in summary["reason"]
+
+
+def test_failure_of_an_output_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fasteomt.video.sink import OverlaySink
+
+    clip = numbered(tmp_path / "a.mp4", 6)
+    real = OverlaySink.write
+
+    def write_until_full(self: OverlaySink, frame: Any, result: Any) -> None:
+        if frame.index == 4:
+            raise OSError(28, "No space left on device")
+        real(self, frame, result)
+
+    monkeypatch.setattr(OverlaySink, "write", write_until_full)
+    with pytest.raises(PartialResultError, match=r"frame 4.*No space left"):
+        run_video(RedPredictor(), clip, tmp_path / "out")
+    assert len(read_overlay(tmp_path / "out/a/overlay.partial.mp4")) == 4
+
+
+def test_failure_of_the_first_frame_leaves_a_summary(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 2)
+    with pytest.raises(PartialResultError, match="frame 0"):
+        run_video(RedPredictor(fail_at=0), clip, tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out/a").iterdir()] == ["summary.json"]
+
+
+def test_size_that_changes_within_a_file(tmp_path: Path) -> None:
+    """What came before is kept; the message names the frame and both sizes."""
+    first = numbered(tmp_path / "a.ts", 5, 64, 48)
+    second = numbered(tmp_path / "b.ts", 5, 96, 64)
+    joined = tmp_path / "j.ts"
+    joined.write_bytes(first.read_bytes() + second.read_bytes())
+    with pytest.raises(PartialResultError, match="96x64, those before are 64x48"):
+        run_video(RedPredictor(), joined, tmp_path / "out")
+    masks = [number_in(m * 255) for _, m in read_masks(tmp_path / "out/j/masks.partial.mkv")]
+    assert masks == list(range(len(masks))) and len(masks) >= 4
+
+
+def test_output_that_is_a_file(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 1)
+    (tmp_path / "out").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run_video(RedPredictor(), clip, tmp_path / "out")
+
+
+def test_source_errors_are_of_the_project(tmp_path: Path) -> None:
+    with pytest.raises(FastEomtError, match="no such file"):
+        run_video(RedPredictor(), tmp_path / "none.mp4", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
