@@ -11,10 +11,10 @@ Two modes:
   argmax and the mean class probability over each class's pixels.
 - `upstream_predict`: `model.predict` (BF16 autocast on a GPU) of the same PIL image; the mask comes back.
 
-Writes `OUT/<stem>/masks.mkv` (lossless class ids) and `overlay.mp4`, and the times as JSON. `prep`, `model` and
-`post` are host times with the GPU synchronised at every boundary; writing the videos is timed apart.
-In `upstream_predict`, `model` is all of `predict`, `post` the copy of the mask. `total` is the wall
-time of the whole video, decoding and writing included.
+Writes `OUT/<stem>/masks.mkv` (lossless class ids) and `overlay.mp4`, and the times as JSON. `prep`, `model`
+and `post` are host times with the GPU synchronised at every boundary; writing the videos is timed apart.
+In `upstream_predict`, `model` is all of `predict`, `post` the copy of the mask. `total` is the wall time of
+the whole video, decoding and writing included.
 """
 
 from __future__ import annotations
@@ -69,9 +69,13 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Times:
-    """Milliseconds per frame and stage, and the wall seconds of the whole video."""
+    """Milliseconds per frame and stage, and the wall seconds of the whole video.
+
+    `confidence`: per frame, by class id, the mean class probability over the pixels predicted as it.
+    """
 
     stages: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+    confidence: list[dict[int, float]] = field(default_factory=list)
     total_s: float = 0.0
 
     def report(self) -> dict[str, Any]:
@@ -90,6 +94,7 @@ class Times:
             "total_s": self.total_s,
             "fps_total": count / self.total_s,
             "per_frame_ms": self.stages,
+            "per_frame_confidence": self.confidence,
         }
 
 
@@ -116,7 +121,7 @@ def infer(args: argparse.Namespace) -> dict[str, Any]:
     videos = find_videos(args.video_dir)
     timings: Path = args.json or args.out_dir / f"timings_{args.mode}.json"
     outputs = {v: [args.out_dir / v.stem / name for name in ("masks.mkv", "overlay.mp4")] for v in videos}
-    for path in [timings, *sum(outputs.values(), [])]:
+    for path in [timings, *(path for paths in outputs.values() for path in paths)]:
         if path.exists() and not args.overwrite:
             raise InputError(f"{path} exists: choose another --out-dir or pass --overwrite")
         try:
@@ -153,7 +158,7 @@ def find_videos(folder: Path) -> list[Path]:
     stems = [path.stem for path in videos]
     for path in videos:
         if stems.count(path.stem) > 1:
-            raise InputError(f"{folder} holds several videos named {path.stem}: their output would collide, rename one")
+            raise InputError(f"{folder} holds several videos named {path.stem}: rename one of them")
     return videos
 
 
@@ -167,7 +172,8 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"unknown --device '{name}': use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices: use cpu")
+        count = torch.cuda.device_count()
+        raise InputError(f"--device {name}: this machine has {count} CUDA devices: use another")
     return device
 
 
@@ -222,8 +228,10 @@ def run_video(
                 if not writers:
                     height, width = bgr.shape[:2]
                     gray = "gray" if mask_type is np.uint8 else "gray16le"
-                    for path, options in ((masks, {"codec": "ffv1", "pix_fmt": gray}), (overlay, {})):
-                        writer = VideoWriter(path, width, height, fps, overwrite=overwrite, **options)
+                    for writer in (
+                        VideoWriter(masks, width, height, fps, "ffv1", pix_fmt=gray, overwrite=overwrite),
+                        VideoWriter(overlay, width, height, fps, overwrite=overwrite),
+                    ):
                         writers.append(stack.enter_context(writer))
                 marks = [time.perf_counter()]
 
@@ -231,7 +239,8 @@ def run_video(
                     sync()
                     marks.append(time.perf_counter())
 
-                rgb, mask, _ = segment(model, device, bgr, mark)
+                rgb, mask, confidence = segment(model, device, bgr, mark)
+                times.confidence.append(confidence)
                 writers[0].write(mask.astype(mask_type))
                 writers[1].write(blend(rgb, mask, colours))
                 mark()
@@ -242,7 +251,7 @@ def run_video(
     except KeyboardInterrupt:
         raise InterruptedRun(f"interrupted in {video}: nothing of it was kept") from None
     except torch.cuda.OutOfMemoryError:
-        raise PartialResultError(f"{video}: GPU memory ran out: use --device cpu or a smaller model") from None
+        raise PartialResultError(f"{video}: GPU memory ran out: use --device cpu") from None
     times.total_s = time.perf_counter() - started
     return times
 
@@ -267,7 +276,8 @@ def upstream_script(
     resized = (meta["resized_h"], meta["resized_w"])
     scores = model.untile(crop_logits=crop_scores, origins=meta["origins"], image_sizes=[resized])[0]
     # The last channel is "no object".
-    maps = F.interpolate(scores[None, :-1], (meta["orig_h"], meta["orig_w"]), mode="bilinear")[0].cpu().numpy()
+    full = (meta["orig_h"], meta["orig_w"])
+    maps = F.interpolate(scores[None, :-1], full, mode="bilinear")[0].cpu().numpy()
     index = maps.argmax(axis=0)
     probability = maps.max(axis=0) / np.maximum(maps.sum(axis=0), np.finfo(np.float32).tiny)
     ids = list(model.classes)

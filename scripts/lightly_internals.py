@@ -6,7 +6,6 @@ Above all the batch probe: how many images LightlyTrain's own training and valid
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import torch
 
 from fasteomt.errors import InputError, UnsupportedError
-
-logger = logging.getLogger(__name__)
 
 # Room for fragmentation and for what the random batches of the probe don't show.
 _MEMORY_SHARE = 0.9
@@ -34,7 +31,7 @@ def backbone_name(model: str) -> str:
     stem = model.removeprefix("dinov3/").removesuffix("-eomt")
     known = DINOV3_PACKAGE.model_name_to_statedict_name(stem)[0] in MODEL_NAME_TO_INFO
     if f"dinov3/{stem}-eomt" != model or not stem.startswith("vit") or not known:
-        raise InputError(f"unknown model '{model}': use a name like dinov3/vitb16-eomt, or a checkpoint's path")
+        raise InputError(f"unknown model '{model}': use a name like dinov3/vitb16-eomt, or a checkpoint")
     return stem
 
 
@@ -60,20 +57,23 @@ def largest_batch(
     """Try upstream's steps with random images of the training size, on the current CUDA device.
 
     Args:
-        model_name, classes, model_args, transform_args, precision: as `train_semantic_segmentation` gets them.
+        model_name, classes, model_args, transform_args, precision: what `train_semantic_segmentation` gets.
         crops: square crops that the widest validation image is cut into.
         limit: never try more images than this.
 
     Raises:
         UnsupportedError: not even one image fits.
     """
-    step, start = _steps(model_name, classes, model_args, transform_args, precision, crops)
+
+    def probe() -> int:
+        step, start = _steps(model_name, classes, model_args, transform_args, precision, crops)
+        return search(lambda batch: _fits(step, batch), start=min(start, limit), limit=limit)
+
     torch.cuda.set_per_process_memory_fraction(_MEMORY_SHARE)
     try:
-        return search(lambda batch: _fits(step, batch), start=min(start, limit), limit=limit)
+        return probe()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-        del step
         _release()
 
 
@@ -102,15 +102,15 @@ def search(fits: Callable[[int], bool], *, start: int, limit: int) -> int:
 
 
 def _fits(step: Callable[[int], None], batch: int) -> bool:
+    fits = True
     try:
         step(batch)
     except torch.cuda.OutOfMemoryError:
-        logger.info("batch probe: %d images don't fit", batch)
-        return False
-    finally:
-        _release()
-    logger.info("batch probe: %d images fit", batch)
-    return True
+        fits = False
+    # Only here is the exception gone, and with it the tensors that its frames held.
+    _release()
+    print(f"batch probe: {batch} images {'fit' if fits else 'do not fit'}", flush=True)
+    return fits
 
 
 def _release() -> None:
@@ -134,9 +134,12 @@ def _steps(
     )
     from lightning_fabric import Fabric
 
-    upstream = DINOv3EoMTSemanticSegmentationTrain
+    upstream: Any = DINOv3EoMTSemanticSegmentationTrain
     folders = {"images": ".", "masks": "."}
-    data = MaskSemanticSegmentationDataArgs(train=folders, val=folders, classes=classes)
+    data = MaskSemanticSegmentationDataArgs.model_validate(
+        {"train": folders, "val": folders, "classes": classes}
+    )
+    train_transform: Any
     arguments = helpers.get_train_model_args(
         model_args={k: v for k, v in model_args.items() if k != "backbone_weights"},
         model_args_cls=upstream.get_train_model_args_cls(model_name),
@@ -169,24 +172,27 @@ def _steps(
     )
     model.set_train_mode()
     optimizer, _ = model.get_optimizer(total_steps=1000, global_batch_size=16)
-    fabric = Fabric(accelerator="cuda", devices=1, precision=precision)
+    fabric = Fabric(accelerator="auto", devices=1, precision=precision)
     model, optimizer = fabric.setup(model, optimizer)
     height, width = train_transform.image_size
     short = min(height, width)
+    shown = min(len(classes), _MAX_CLASSES_PER_IMAGE)
 
     def step(batch: int) -> None:
         try:
             optimizer.zero_grad()
             model.set_train_mode()
-            loss = model.training_step(fabric=fabric, batch=_batch(batch, height, width, len(classes)), step=0).loss
-            fabric.backward(loss)
+            images = _batch(batch, height, width, shown, fabric.device)
+            fabric.backward(model.training_step(fabric=fabric, batch=images, step=0).loss)
             model.clip_gradients(fabric=fabric, optimizer=optimizer)
             optimizer.step()
             optimizer.zero_grad()
             model.eval()
             with torch.no_grad():
-                wide = _batch(batch, short, short * crops, len(classes), stacked=False)
-                model.validation_step(fabric=fabric, batch=wide, step=0)
+                images = _batch(batch, short, short * crops, shown, fabric.device)
+                # Validation images come as lists: their sizes may differ.
+                images["image"], images["mask"] = list(images["image"]), list(images["mask"])
+                model.validation_step(fabric=fabric, batch=images, step=0)
             model.val_metrics.reset()
         finally:
             optimizer.zero_grad()
@@ -194,16 +200,13 @@ def _steps(
     return step, int(upstream.train_model_args_cls.default_batch_size)
 
 
-def _batch(batch: int, height: int, width: int, num_classes: int, stacked: bool = True) -> dict[str, Any]:
-    """Random images and masks on the GPU, in the form of upstream's collate function."""
-    shown = min(num_classes, _MAX_CLASSES_PER_IMAGE)
-    images = torch.randn(batch, 3, height, width, device="cuda")
-    masks = torch.randint(shown, (batch, height, width), device="cuda")
-    labels = torch.arange(shown, device="cuda")
-    binary = [{"masks": mask == labels[:, None, None], "labels": labels} for mask in masks]
+def _batch(batch: int, height: int, width: int, classes: int, device: torch.device) -> dict[str, Any]:
+    """Random images and masks, in the form of upstream's collate function for training."""
+    masks = torch.randint(classes, (batch, height, width), device=device)
+    labels = torch.arange(classes, device=device)
     return {
         "image_path": [""] * batch,
-        "image": images if stacked else list(images),
-        "mask": masks if stacked else list(masks),
-        "binary_masks": binary,
+        "image": torch.randn(batch, 3, height, width, device=device),
+        "mask": masks,
+        "binary_masks": [{"masks": mask == labels[:, None, None], "labels": labels} for mask in masks],
     }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
 import multiprocessing
 import os
@@ -31,7 +30,6 @@ from urllib.error import URLError
 
 import numpy as np
 import torch
-from lightly_internals import backbone_name, largest_batch, random_backbone
 from PIL import Image
 
 from fasteomt.data.dataset import SegmentationSet, open_dataset
@@ -44,12 +42,11 @@ from fasteomt.errors import (
     UnsupportedError,
     need,
 )
+from lightly_internals import backbone_name, largest_batch, random_backbone
 
 NAME = "train_dinov3_eomt_head"
 UPSTREAM_BATCH_SIZE = 16
 EXPORTS = {"best.pth": "exported_best.pt", "last.pth": "exported_last.pt"}
-
-logger = logging.getLogger(NAME)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -73,19 +70,19 @@ def batch_size(text: str) -> int | None:
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(prog=NAME, description="Train DINOv3 + EoMT with unmodified LightlyTrain.")
     p.add_argument("--data-root", type=Path, required=True, help="folder that holds train/ and valid/")
-    p.add_argument("--model", default="dinov3/vitb16-eomt", help="LightlyTrain's name, or a checkpoint to go on from")
+    p.add_argument("--model", default="dinov3/vitb16-eomt", help="LightlyTrain's name, or a checkpoint")
     weights = p.add_mutually_exclusive_group()
     weights.add_argument("--backbone-weights", type=Path, metavar="W.pth", help="DINOv3 state dict")
     weights.add_argument(
-        "--from-scratch", action="store_true", help="random backbone; without either, LightlyTrain downloads one"
+        "--from-scratch", action="store_true", help="random; without either, LightlyTrain downloads weights"
     )
     p.add_argument("--backbone-freeze", action="store_true", help="train only joint blocks and head")
     p.add_argument("--runs-root", type=Path, default=Path("runs"), help="the run gets a new folder in it")
     p.add_argument("--out", type=Path, help="the run's folder itself instead; must be empty")
     p.add_argument("--epochs", type=positive, default=20)
     p.add_argument("--steps", type=positive, help="optimizer steps, instead of --epochs")
-    p.add_argument("--batch-size", type=batch_size, default="auto", help="images, or 'auto': what fits the GPU")
-    p.add_argument("--skip-batch-probe", action="store_true", help="'auto' is then LightlyTrain's default, 16")
+    p.add_argument("--batch-size", type=batch_size, default="auto", help="images, or 'auto': all that fit")
+    p.add_argument("--skip-batch-probe", action="store_true", help="'auto' is then upstream's default, 16")
     p.add_argument("--precision", default="bf16-mixed", choices=["bf16-mixed", "16-mixed", "32-true"])
     p.add_argument(
         "--matmul-precision",
@@ -93,14 +90,17 @@ def parser() -> argparse.ArgumentParser:
         choices=["auto", "highest", "high", "medium"],
         help="of fp32 products; 'high' is TF32, 'auto' leaves torch's setting",
     )
-    p.add_argument("--learning-rate", type=float, help="at batch 16; LightlyTrain scales it by sqrt(batch / 16)")
+    p.add_argument("--learning-rate", type=float, help="at batch 16; upstream scales it by sqrt(batch / 16)")
     p.add_argument("--layer-decay", type=float, help="learning rate factor from a block to the one before it")
     p.add_argument(
-        "--warmup-steps", type=int, nargs=2, metavar=("HEAD", "BACKBONE"), help="the backbone's follow the head's"
+        "--warmup-steps", type=int, nargs=2, metavar=("HEAD", "BACKBONE"), help="one after the other"
     )
     p.add_argument("--image-size", type=positive, help="side of the square training crop, pixels")
     p.add_argument("--val-every", type=positive, metavar="STEPS", help="validate this often, and at the end")
     p.add_argument("--workers", type=int, help="data loading processes")
+    p.add_argument(
+        "--devices", type=positive, default=1, help="GPUs; several need a --batch-size, their total"
+    )
     p.add_argument("--seed", type=int, default=0)
     return p
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(args: argparse.Namespace) -> Path:
-    """Train as the options say; returns the run's folder.
+    """Train as the options say; returns the run's folder (for further GPUs' processes, no folder).
 
     Raises:
         FastEomtError: one line that says what is wrong.
@@ -127,7 +127,9 @@ def train(args: argparse.Namespace) -> Path:
     lightly_train = need("lightly_train", extra="train")
     splits = {split: open_dataset(args.data_root, split) for split in ("train", "valid")}
     check(args, splits)
-    run = run_folder(args)
+    # LightlyTrain starts this script once more for each further GPU; the first process owns the folder.
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    run = run_folder(args) if first else Path()
     model_args = given(
         backbone_freeze=args.backbone_freeze or None,
         lr=args.learning_rate,
@@ -163,7 +165,8 @@ def train(args: argparse.Namespace) -> Path:
             "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()},
             "files": {name: f"copy of exported_models/{export}" for name, export in EXPORTS.items()},
         }
-        write_json(run / "run_config.json", config)
+        if first:
+            write_json(run / "run_config.json", config)
         started = time.monotonic()
         run_upstream(
             run,
@@ -180,7 +183,7 @@ def train(args: argparse.Namespace) -> Path:
                 steps=steps,
                 batch_size=batch,
                 num_workers="auto" if args.workers is None else args.workers,
-                devices=1,
+                devices=args.devices,
                 precision=args.precision,
                 float32_matmul_precision=args.matmul_precision,
                 seed=args.seed,
@@ -190,10 +193,12 @@ def train(args: argparse.Namespace) -> Path:
             ),
         )
         config["seconds"] = round(time.monotonic() - started, 1)
+    if not first:
+        return run
     for name, export in EXPORTS.items():
         shutil.copyfile(run / "exported_models" / export, run / name)
     write_json(run / "run_config.json", config)
-    print(f"{NAME}: {steps} steps in {config['seconds']} s, models in {run}")
+    print(f"{NAME}: {steps} steps of {batch * accumulated} images in {config['seconds']} s, models in {run}")
     return run
 
 
@@ -204,13 +209,14 @@ def check(args: argparse.Namespace, splits: dict[str, SegmentationSet]) -> None:
             raise InputError(f"{args.data_root}/{split} has no images: give a data set with labelled images")
         if data.classes != splits["train"].classes:
             raise InputError(f"{args.data_root}: train and valid name different classes: make them the same")
-    if isinstance(args.batch_size, int) and args.batch_size > len(splits["train"]):
-        raise InputError(
-            f"--batch-size {args.batch_size} is more than the {len(splits['train'])} training images: use a smaller one"
-        )
+    count = len(splits["train"])
+    if isinstance(args.batch_size, int) and args.batch_size > count:
+        raise InputError(f"--batch-size {args.batch_size} is more than the {count} training images: lower it")
+    if args.devices > 1 and args.batch_size is None and not args.skip_batch_probe:
+        raise InputError(f"--devices {args.devices}: the batch probe is for one GPU: give a --batch-size")
     if Path(args.model).exists():
         if args.from_scratch or args.backbone_weights:
-            raise InputError(f"--model {args.model} is a checkpoint that brings its weights: drop the weights option")
+            raise InputError(f"--model {args.model} brings its own weights: drop the other weights option")
     else:
         backbone_name(args.model)
     if args.backbone_weights:
@@ -225,7 +231,7 @@ def check_backbone_weights(path: Path) -> None:
     except Exception as error:
         raise CheckpointError(f"{path}: not a plain DINOv3 state dict ({type(error).__name__})") from None
     if not isinstance(state, dict) or "patch_embed.proj.weight" not in state:
-        raise CheckpointError(f"{path}: holds no DINOv3 backbone (no patch_embed.proj.weight): use its state dict")
+        raise CheckpointError(f"{path}: holds no DINOv3 backbone: it needs patch_embed.proj.weight")
 
 
 def run_folder(args: argparse.Namespace) -> Path:
@@ -281,7 +287,7 @@ def export_masks(data: SegmentationSet, folder: Path, workers: int | None) -> di
         target = folder / Path(sample.name).with_suffix(".png")
         if target in targets:
             raise InputError(
-                f"images {targets[target]} and {sample.name} differ in their suffix only: rename one of the two"
+                f"images {targets[target]} and {sample.name} differ in their suffix only: rename one of them"
             )
         targets[target] = sample.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +318,8 @@ class _MaskWriter:
     def write(cls, job: tuple[int, Path]) -> None:
         index, target = job
         mask = cls.data[index].mask()
-        Image.fromarray(mask.astype(np.uint8 if mask.max() <= 255 else np.uint16)).save(target, compress_level=1)
+        ids = mask.astype(np.uint8 if mask.max() <= 255 else np.uint16)
+        Image.fromarray(ids).save(target, compress_level=1)
 
 
 def run_upstream(run: Path, call: Any) -> None:
@@ -322,10 +329,10 @@ def run_upstream(run: Path, call: Any) -> None:
     except KeyboardInterrupt:
         raise InterruptedRun(f"interrupted: what was finished until then is in {run}") from None
     except torch.cuda.OutOfMemoryError:
-        raise PartialResultError(f"GPU memory ran out: use a smaller --batch-size (log: {run / 'train.log'})") from None
+        raise PartialResultError(f"GPU memory ran out: use a smaller --batch-size (run: {run})") from None
     except URLError as error:
         raise UnsupportedError(
-            f"pretrained weights can't be downloaded ({error.reason}): give --backbone-weights or --from-scratch"
+            f"can't download pretrained weights ({error.reason}): use --backbone-weights or --from-scratch"
         ) from None
 
 

@@ -42,13 +42,13 @@ _LAST_CUDA_BEFORE_SM_75 = "12.x"  # CUDA 13 dropped everything older than sm_75
 
 _EXTRAS = {
     "data": "demo, data, eval",
-    "train": "training with LightlyTrain",
+    "train": "LightlyTrain",
     "kernels": "GPU kernels",
-    "supervision": "Result.to_supervision()",
+    "supervision": "to_supervision",
 }
 # Used where they are present; no extra brings them.
 _OPTIONAL = {
-    "triton": "GPU kernels; comes with torch on Linux",
+    "triton": "GPU kernels",
     "torchao": "comparison",
     "PyNvVideoCodec": "hardware decode",
 }

@@ -107,6 +107,7 @@ def test_simulated_gpu_reaches_the_output(monkeypatch, fresh_probe):
     assert found["devices"][0]["problem"] in found["problems"]
     # nothing is run on a device that torch can't use
     assert {entry["device"] for entry in found["formats"]} == {"cpu"}
+    assert {package["state"] for package in found["packages"]} <= {"ok", "missing", "mismatch"}
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0
     assert "cu128 or later" in shown.stdout

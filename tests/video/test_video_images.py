@@ -12,7 +12,7 @@ from PIL import Image
 
 from fasteomt.errors import InputError, PartialResultError
 from fasteomt.video import open_source, run_video
-from fasteomt.video.draw import class_index, draw_overlay, mask_colours, palette
+from fasteomt.video.draw import _printable, class_index, draw_overlay, mask_colours, palette
 from fasteomt.video.inputs import find_inputs
 
 
@@ -57,6 +57,7 @@ def test_exif_orientation(tmp_path: Path) -> None:
     Image.fromarray(np.rot90(picture(9))).save(tmp_path / "a.jpg", exif=exif, quality=95)
     with open_source(tmp_path / "a.jpg") as source:
         frame = next(iter(source))
+        assert (source.width, source.height) == (64, 48)
     assert frame.rgb.shape == (48, 64, 3)
     assert number_in(frame.rgb[..., 0]) == 9
 
@@ -139,6 +140,11 @@ def test_overlay_tints_outlines_and_leaves_the_first_class() -> None:
     assert (drawn[:19] == 100).all() and (image == 100).all()
     assert drawn[20, 30].tolist() == palette(2)[1].tolist()
     assert np.abs(drawn[30, 40] - (100 * 0.55 + palette(2)[1] * 0.45)).max() <= 1
+
+
+def test_legend_has_letters_that_the_font_has() -> None:
+    names = {1: "Überkopf", 2: "頭", 3: "head"}
+    assert [_printable(names, i) for i in (1, 2, 3, 4)] == ["Uberkopf", "class 2", "head", "class 4"]
 
 
 def test_legend_names_what_is_there() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,13 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import torch
 from clips import RedPredictor, encode, number_in, numbered, picture
 
+from fasteomt.checkpoint import Checkpoint
 from fasteomt.errors import FastEomtError, InputError, PartialResultError, UnsupportedError
+from fasteomt.predictor import Predictor
+from fasteomt.stacks import get_stack
 from fasteomt.video import open_source, read_masks, run_video, write
 from fasteomt.video.summary import Progress
 
@@ -131,6 +137,75 @@ def test_two_sizes_in_one_process_as_in_fresh_ones(tmp_path: Path) -> None:
     assert [m.shape for _, m in both[0]] == [(530, 64)] * 3
     assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(*both, strict=True))
     assert (tmp_path / "one/low/areas.csv").read_text() == (tmp_path / "fresh/low/areas.csv").read_text()
+
+
+def test_two_sizes_with_a_model(small_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """B7 with a network: nothing of the first size is left in the second's results."""
+    tall = numbered(tmp_path / "tall.mp4", 2, 96, 532)
+    low = numbered(tmp_path / "low.mp4", 2, 96, 530)
+    save = ("masks", "areas")
+
+    def fresh() -> Predictor:
+        return Predictor(small_checkpoint, stack=get_stack("fp32"), device=torch.device("cpu"))
+
+    used = fresh()
+    run_video(used, tall, tmp_path / "one", save)
+    run_video(used, low, tmp_path / "one", save)
+    run_video(fresh(), low, tmp_path / "fresh", save)
+    both = [list(read_masks(tmp_path / folder / "low/masks.mkv")) for folder in ("one", "fresh")]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(*both, strict=True))
+    assert (tmp_path / "one/low/areas.csv").read_text() == (tmp_path / "fresh/low/areas.csv").read_text()
+
+
+def test_stream_gives_a_result_a_frame(small_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 3, 96, 64)
+    predictor = Predictor(small_checkpoint, stack=get_stack("fp32"), device=torch.device("cpu"))
+    results = list(predictor.stream(clip))
+    assert [result.pts for result in results] == pytest.approx([0, 0.04, 0.08])
+    assert [result.mask.shape for result in results] == [(64, 96)] * 3
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = numbered(tmp_path / "a.mp4", 1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InputError, match="Permission denied"):
+        run_video(RedPredictor(), clip, tmp_path / "out")
+
+
+FULL = """
+import resource, signal, sys
+sys.path.insert(0, {tests!r})
+from clips import RedPredictor
+from fasteomt.errors import FastEomtError
+from fasteomt.video import run_video
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+try:
+    run_video(RedPredictor(), sys.argv[1], sys.argv[2], save=("masks",))
+except FastEomtError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files")
+def test_full_disk(tmp_path: Path) -> None:
+    """Exit 5 at the frame where the disk is full (here: files can't grow further), masks so far kept."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(200)]
+    clip = encode(tmp_path / "a.mkv", images, codec="ffv1", pix_fmt="bgr0")
+    script = FULL.format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", script, str(clip), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    assert "File too large" in done.stdout and done.stdout.count("\n") == 1
+    masks = [mask for _, mask in read_masks(tmp_path / "out/a/masks.partial.mkv")]
+    assert 100 < len(masks) < 200
+    assert all(np.array_equal(m, image[..., 0] > 60) for m, image in zip(masks, images, strict=False))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ def doctor(as_json: JsonOption = False) -> None:
 
     found = probe()
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        states = [asdict(p) | {"state": p.state, "remedy": p.remedy} for p in found.packages]
+        print(json.dumps(asdict(found) | {"packages": states}, indent=2))
         return
     console = Console()
     for table in (_system(found), _formats(found), _packages(found.packages), _codecs(found)):
@@ -50,6 +51,7 @@ def _missing(packages: Iterable[Package]) -> list[str]:
 def _table(title: str, *columns: str) -> Table:
     table = Table(*columns, title=title, title_justify="left", title_style="bold", header_style="dim")
     table.box = None
+    table.columns[0].no_wrap = True
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from fasteomt.errors import InputError
 from fasteomt.images import open_rgb
@@ -55,7 +55,9 @@ class ImageSource(Source):
         for path in self._paths:
             try:
                 with Image.open(path) as image:
-                    return image.size
+                    width, height = image.size
+                    turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+                    return (height, width) if turned else (width, height)
             except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
                 reason = error
         raise InputError(f"{self._paths[-1]}: not a readable image ({reason})")
@@ -71,7 +73,7 @@ class ImageSource(Source):
                 self.problems.append(str(error))
                 continue
             self.decoded += 1
-            yield Frame(self.decoded - 1, None, np.asarray(image), name)
+            yield Frame(self.decoded - 1, None, np.array(image), name)
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:

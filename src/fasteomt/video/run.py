@@ -106,6 +106,7 @@ class _Run:
         self._progress = progress
         self._first_pts: float | None = None
         self._last_pts: float | None = None
+        self._cut_short = False
         self._begin = time.monotonic()
         self._summary = Summary(
             source=source.location,
@@ -131,19 +132,24 @@ class _Run:
                 failure = error
             failure = self._finish(failure, stop)
         summary = self._summary
-        told = f"{summary.source}: {summary.reason}: {summary.frames_out} frames kept in {summary.folder}"
-        if stop.name is not None or isinstance(failure, KeyboardInterrupt):
+        kept = f"{summary.frames_out} frames kept" if summary.outputs else "nothing could be kept"
+        told = f"{summary.source}: {summary.reason}: {kept} in {summary.folder}"
+        if self._cut_short or isinstance(failure, KeyboardInterrupt):
             raise _with(InterruptedRun(told), summary) from failure
         if failure is not None and not isinstance(failure, Exception):
             raise failure
         if not summary.complete:
             raise _with(PartialResultError(told), summary) from failure
+        if stop.name is not None:
+            # Asked for after the last frame: this result is whole, but there shall be no next one.
+            raise KeyboardInterrupt
         return summary
 
     def _frames(self, stop: StopRequest) -> None:
         with closing(iter(self._source)) as frames:  # type: ignore[type-var]
             for frame in frames:
                 if stop.name is not None:
+                    self._cut_short = True
                     return
                 self._frame(frame)
 
@@ -190,14 +196,15 @@ class _Run:
                 sink.finish()
             except Exception as error:
                 failure = failure or error
-                sink.discard()
-                del self._sinks[name]
+                if not sink.readable():
+                    sink.discard()
+                    del self._sinks[name]
         summary.decoded, summary.skipped = source.decoded, source.skipped
         summary.problems, summary.notes = list(source.problems), list(source.notes)
         summary.duration = self._covered()
         summary.seconds = round(time.monotonic() - self._begin, 3)
         summary.fps = round(summary.frames_out / max(summary.seconds, 1e-3), 3)
-        summary.reason = _reason(failure, stop, summary.problems)
+        summary.reason = _reason(failure, stop.name if self._cut_short else None, summary.problems)
         summary.complete = summary.reason is None
         try:
             if summary.frames_out == 0:
@@ -222,9 +229,9 @@ def _with(error: FastEomtError, summary: Summary) -> FastEomtError:
     return error
 
 
-def _reason(failure: BaseException | None, stop: StopRequest, problems: list[str]) -> str | None:
-    if stop.name is not None:
-        return f"interrupted by {stop.name}"
+def _reason(failure: BaseException | None, signal_name: str | None, problems: list[str]) -> str | None:
+    if signal_name is not None:
+        return f"interrupted by {signal_name}"
     if isinstance(failure, KeyboardInterrupt):
         return "interrupted"
     if failure is not None:

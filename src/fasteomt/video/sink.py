@@ -41,6 +41,10 @@ class Sink(ABC):
     def finish(self) -> None:
         """Bring everything to the disk. The output is complete under its temporary name then."""
 
+    def readable(self) -> bool:
+        """Whether what was written can be used although `finish` failed, as on a full disk."""
+        return False
+
     def commit(self, target: Path) -> None:
         """Take the name `target`, in place of what has it."""
         if target.is_dir():
@@ -76,6 +80,13 @@ class MaskSink(Sink):
 
     def finish(self) -> None:
         self._writer.finish()
+
+    def readable(self) -> bool:
+        # Matroska needs no trailer: the frames until the failure are there.
+        try:
+            return next(read_masks(self.temporary), None) is not None
+        except InputError:
+            return False
 
     def discard(self) -> None:
         self._writer.abort()
@@ -168,6 +179,9 @@ class AreasSink(Sink):
 
     def finish(self) -> None:
         self._file.close()
+
+    def readable(self) -> bool:
+        return True
 
     def discard(self) -> None:
         self._file.close()
