@@ -20,7 +20,6 @@ the whole video, decoding and writing included.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cv2
 import numpy as np
@@ -37,7 +36,11 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from fasteomt.errors import FastEomtError, InputError, InterruptedRun, PartialResultError, need
+from fasteomt.cli.script import OneLineParser, exit_code
+from fasteomt.engine import resolve_device
+from fasteomt.errors import InputError, InterruptedRun, PartialResultError, need
+from fasteomt.files import write_json
+from fasteomt.video.sink import mask_dtype
 from fasteomt.video.write import VideoWriter
 
 NAME = "infer_dinov3_eomt_head_video"
@@ -46,13 +49,6 @@ VIDEO_SUFFIXES = {".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"}
 OVERLAY_ALPHA = 0.5
 # Golden-angle hues: neighbouring ids stay far apart for any number of classes.
 HUE_STEP = 0.381966
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line, as everywhere in this project."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,12 +97,7 @@ class Times:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = parser().parse_args(arguments)
-    try:
-        infer(args)
-    except FastEomtError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code(NAME, lambda: infer(args))
 
 
 def infer(args: argparse.Namespace) -> dict[str, Any]:
@@ -128,7 +119,7 @@ def infer(args: argparse.Namespace) -> dict[str, Any]:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path.parent}: can't be created: {error.strerror or error}") from None
-    device = pick_device(args.device)
+    device = resolve_device(args.device)
     model = load(lightly_train, args.model, device)
     result: dict[str, Any] = {
         "mode": args.mode,
@@ -143,7 +134,7 @@ def infer(args: argparse.Namespace) -> dict[str, Any]:
         times = run_video(model, device, args.mode, video, masks, overlay, args.overwrite)
         result["videos"][video.name] = report = times.report()
         print_report(args.mode, video.name, report)
-    timings.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(timings, result, overwrite=True)
     return result
 
 
@@ -160,21 +151,6 @@ def find_videos(folder: Path) -> list[Path]:
         if stems.count(path.stem) > 1:
             raise InputError(f"{folder} holds several videos named {path.stem}: rename one of them")
     return videos
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"unknown --device '{name}': use auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"unknown --device '{name}': use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise InputError(f"--device {name}: this machine has {count} CUDA devices: use another")
-    return device
 
 
 def load(lightly_train: Any, path: Path, device: torch.device) -> Any:
@@ -217,7 +193,7 @@ def run_video(
     segment = {"upstream_script": upstream_script, "upstream_predict": upstream_predict}[mode]
     times = Times()
     colours = palette(list(model.classes))
-    mask_type = np.uint8 if max(model.classes) <= 255 else np.uint16
+    mask_type = mask_dtype(list(model.classes))
     sync: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     fps, frames = frames_of(video)
     started = time.perf_counter()
@@ -227,7 +203,7 @@ def run_video(
             for bgr in frames:
                 if not writers:
                     height, width = bgr.shape[:2]
-                    gray = "gray" if mask_type is np.uint8 else "gray16le"
+                    gray = "gray" if mask_type == np.uint8 else "gray16le"
                     for writer in (
                         VideoWriter(masks, width, height, fps, "ffv1", pix_fmt=gray, overwrite=overwrite),
                         VideoWriter(overlay, width, height, fps, overwrite=overwrite),

@@ -12,9 +12,7 @@ step under fixed names; `lightly_train.load_model` and `fasteomt` both open them
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import platform
 import shutil
@@ -22,38 +20,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.error import URLError
 
-import numpy as np
 import torch
-from PIL import Image
 
+from fasteomt.cli.script import OneLineParser, exit_code
+from fasteomt.compat.lightly_training import backbone_name, largest_batch, random_backbone
 from fasteomt.data.dataset import SegmentationSet, open_dataset
+from fasteomt.data.folders import export_masks
 from fasteomt.errors import (
     CheckpointError,
-    FastEomtError,
     InputError,
     InterruptedRun,
     PartialResultError,
     UnsupportedError,
     need,
 )
-from lightly_internals import backbone_name, largest_batch, random_backbone
+from fasteomt.files import write_json
 
 NAME = "train_dinov3_eomt_head"
 UPSTREAM_BATCH_SIZE = 16
 EXPORTS = {"best.pth": "exported_best.pt", "last.pth": "exported_last.pt"}
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line, as everywhere in this project."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def positive(text: str) -> int:
@@ -108,12 +98,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = parser().parse_args(arguments)
-    try:
-        train(args)
-    except FastEomtError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code(NAME, lambda: train(args))
 
 
 def train(args: argparse.Namespace) -> Path:
@@ -146,7 +131,11 @@ def train(args: argparse.Namespace) -> Path:
     steps = args.steps or math.ceil(len(splits["train"]) / (batch * accumulated)) * args.epochs
 
     with tempfile.TemporaryDirectory(prefix="fasteomt_") as scratch:
-        folders = {s: export_masks(d, Path(scratch) / s, args.workers) for s, d in splits.items()}
+        processes = os.cpu_count() or 1 if args.workers is None else args.workers
+        folders = {
+            split: export_masks(data, Path(scratch) / split, workers=processes)
+            for split, data in splits.items()
+        }
         if args.from_scratch:
             model_args["backbone_weights"] = f"{scratch}/random_backbone.pth"
             random_backbone(args.model, args.seed, Path(model_args["backbone_weights"]))
@@ -166,7 +155,7 @@ def train(args: argparse.Namespace) -> Path:
             "files": {name: f"copy of exported_models/{export}" for name, export in EXPORTS.items()},
         }
         if first:
-            write_json(run / "run_config.json", config)
+            write_json(run / "run_config.json", config, overwrite=True)
         started = time.monotonic()
         run_upstream(
             run,
@@ -197,7 +186,7 @@ def train(args: argparse.Namespace) -> Path:
         return run
     for name, export in EXPORTS.items():
         shutil.copyfile(run / "exported_models" / export, run / name)
-    write_json(run / "run_config.json", config)
+    write_json(run / "run_config.json", config, overwrite=True)
     print(f"{NAME}: {steps} steps of {batch * accumulated} images in {config['seconds']} s, models in {run}")
     return run
 
@@ -273,55 +262,6 @@ def choose_batch(
     )
 
 
-def export_masks(data: SegmentationSet, folder: Path, workers: int | None) -> dict[str, str]:
-    """Write one PNG of class ids per image, where LightlyTrain looks for it.
-
-    Returns:
-        LightlyTrain's description of the split: its image and mask folders.
-
-    Raises:
-        InputError: images whose masks would share a name, or ids that a PNG can't hold.
-    """
-    targets: dict[Path, str] = {}
-    for sample in data:
-        target = folder / Path(sample.name).with_suffix(".png")
-        if target in targets:
-            raise InputError(
-                f"images {targets[target]} and {sample.name} differ in their suffix only: rename one of them"
-            )
-        targets[target] = sample.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-    if min(data.classes) < 0 or max(data.classes) > 65535:
-        raise InputError(f"{data.root}: class ids must be 0 to 65535 to fit PNG masks: renumber them")
-    jobs = list(zip(range(len(data)), targets, strict=True))
-    processes = os.cpu_count() or 1 if workers is None else workers
-    if processes > 1 and len(jobs) > 100 and "fork" in multiprocessing.get_all_start_methods():
-        # Forked, so that the data set needn't be pickled.
-        _MaskWriter.data = data
-        context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            list(pool.map(_MaskWriter.write, jobs, chunksize=32))
-    else:
-        _MaskWriter.data = data
-        for job in jobs:
-            _MaskWriter.write(job)
-    depth = len(Path(data[0].name).parts)
-    return {"images": str(data[0].image_path.parents[depth - 1]), "masks": str(folder)}
-
-
-class _MaskWriter:
-    """Holds the data set where forked processes find it."""
-
-    data: SegmentationSet
-
-    @classmethod
-    def write(cls, job: tuple[int, Path]) -> None:
-        index, target = job
-        mask = cls.data[index].mask()
-        ids = mask.astype(np.uint8 if mask.max() <= 255 else np.uint16)
-        Image.fromarray(ids).save(target, compress_level=1)
-
-
 def run_upstream(run: Path, call: Any) -> None:
     """Run LightlyTrain's loop; failures that a user can act on become one line."""
     try:
@@ -352,12 +292,6 @@ def versions(lightly_train: Any) -> dict[str, str]:
         "transformers": transformers.__version__,
         "device": device,
     }
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 import pathlib
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from fasteomt.checkpoint import (
     write_safetensors,
 )
 from fasteomt.errors import CheckpointError, InputError
-from fasteomt.model.reference import rope_periods
+from fasteomt.model.reference import Eomt, rope_periods
 from fasteomt.model.spec import BACKBONES, ModelSpec, backbone_name
+from fasteomt.model.state import spec_and_weights
 
 
 @pytest.fixture
@@ -39,7 +42,8 @@ def save(path: Path, content: Any) -> Path:
 
 
 def same_weights(a: Checkpoint, b: Checkpoint) -> bool:
-    return a.weights.keys() == b.weights.keys() and all(torch.equal(a.weights[k], b.weights[k]) for k in a.weights)
+    same_names = a.weights.keys() == b.weights.keys()
+    return same_names and all(torch.equal(a.weights[k], b.weights[k]) for k in a.weights)
 
 
 def test_export_round_trip(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
@@ -114,7 +118,7 @@ def test_satellite_backbone_has_known_extra_keys(
 def test_unknown_keys_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
     """C1: anything else that is unknown is refused by name, since it might change the masks."""
     export["train_model"]["model.backbone.gate.weight"] = torch.ones(3)
-    with pytest.raises(CheckpointError, match="unknown backbone.gate.weight"):
+    with pytest.raises(CheckpointError, match=r"unknown backbone\.gate\.weight"):
         read(save(tmp_path / "odd.pt", export))
 
 
@@ -124,13 +128,9 @@ def test_spec_from_shapes_alone(tmp_path: Path, name: str, patch_size: int) -> N
     """C2: init arguments stripped and RoPE periods absent: rebuilt from tensor shapes, for every backbone."""
     full = ModelSpec.from_name(backbone_name(name, patch_size), num_queries=7)
     with torch.device("meta"):
-        from fasteomt.model.reference import Eomt
-
         shapes = {k: v.shape for k, v in Eomt(full).state_dict().items() if "periods" not in k}
     # One storage of one element, expanded: the shapes of a ViT-L without its 1.2 GB.
     state = {k: torch.zeros(1).expand(shape) for k, shape in shapes.items()}
-    from fasteomt.model.state import spec_and_weights
-
     spec, weights, notes = spec_and_weights("stripped.pth", state, {})
     assert spec == ModelSpec.from_name(
         backbone_name(name, patch_size), num_queries=7, class_names=("class_0", "class_1")
@@ -140,7 +140,9 @@ def test_spec_from_shapes_alone(tmp_path: Path, name: str, patch_size: int) -> N
     assert any("class" in note for note in notes)
 
 
-def test_nan_bias_mask_is_derived(tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint) -> None:
+def test_nan_bias_mask_is_derived(
+    tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint
+) -> None:
     """A file may hold NaN, or nothing, where the mask of the qkv bias belongs."""
     state = export["train_model"]
     state["model.backbone.blocks.0.attn.qkv.bias_mask"] = torch.full((192,), torch.nan)
@@ -151,18 +153,20 @@ def test_nan_bias_mask_is_derived(tmp_path: Path, export: dict[str, Any], small_
 @pytest.mark.parametrize("queries", [50, 101, 200])
 @pytest.mark.parametrize(
     ("ids", "dtype"),
-    [((5,), "uint8"), ((0, 255), "uint8"), (tuple(range(300)), "uint16"), ((0, 70000), "int32"), ((-1, 4), "int32")],
+    [
+        ((5,), "uint8"),
+        ((0, 255), "uint8"),
+        (tuple(range(300)), "uint16"),
+        ((0, 70000), "int32"),
+        ((-1, 4), "int32"),
+    ],
     ids=["one", "0-255", "300", "past-16-bits", "negative"],
 )
 def test_any_number_of_queries_and_classes(
     tmp_path: Path, small_spec: ModelSpec, queries: int, ids: tuple[int, ...], dtype: str
 ) -> None:
     """C4: any count of queries and classes; ids keep their values."""
-    from dataclasses import replace
-
-    spec = replace(
-        small_spec, num_queries=queries, class_ids=ids, class_names=tuple(f"c{i}" for i in ids)
-    )
+    spec = replace(small_spec, num_queries=queries, class_ids=ids, class_names=tuple(f"c{i}" for i in ids))
     made = random_checkpoint(spec)
     found = read(write_export(tmp_path / "a.pt", spec, made.weights))
     assert found.spec == spec
@@ -171,8 +175,6 @@ def test_any_number_of_queries_and_classes(
 
 def test_normalisation_and_sparse_ids_travel_in_both_forms(tmp_path: Path, small_spec: ModelSpec) -> None:
     """G3: non-ImageNet mean/std, sparse ids, image size and ignore class come back from the file."""
-    from dataclasses import replace
-
     spec = replace(
         small_spec,
         mean=(0.1, 0.2, 0.3),
@@ -195,7 +197,7 @@ def test_truncated_file(tmp_path: Path, small_checkpoint: Checkpoint, kind: str,
     path = write(tmp_path / f"a.{kind}", small_checkpoint.spec, small_checkpoint.weights)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(CheckpointError, match="cut short|not a PyTorch checkpoint") as caught:
+    with pytest.raises(CheckpointError, match=r"cut short|not a PyTorch checkpoint") as caught:
         read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -215,8 +217,6 @@ class Malicious:
 
 class OsSystem:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        import os
-
         return os.system, ("echo code ran",)
 
 
@@ -275,17 +275,22 @@ def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
     ("change", "match"),
     [
         (lambda c: c["train_model"].pop("model.class_head.weight"), "class_head.weight' is missing"),
-        (lambda c: c["train_model"].pop("model.backbone.blocks.1.norm2.bias"), "lacks backbone.blocks.1.norm2.bias"),
-        (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(3)}), "wrong shape: mask_head.0.bias"),
+        (lambda c: c["train_model"].pop("model.backbone.blocks.1.norm2.bias"), r"lacks .*blocks\.1\.norm2"),
+        (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(3)}), "shape: mask_head"),
         (lambda c: c["model_init_args"].update(classes={0: "only one"}), "class head has 2 classes"),
         (lambda c: c["model_init_args"].update(classes={0: "head", 1: "head"}), "share the name 'head'"),
-        (lambda c: c["model_init_args"].update(classes={"a": "x", "b": "y"}), "arguments or shapes make no model"),
+        (
+            lambda c: c["model_init_args"].update(classes={"a": "x", "b": "y"}),
+            "arguments or shapes make no model",
+        ),
         (lambda c: c["model_init_args"].update(num_joint_blocks=9), "9 joint blocks in 3 blocks"),
-        (lambda c: c["model_init_args"].update(image_normalize={"mean": (0.5,), "std": (0.5,)}), "only RGB"),
+        (lambda c: c["model_init_args"].update(image_normalize={"mean": (1,), "std": (1,)}), "only RGB"),
         (lambda c: c.update(model_init_args=[1]), "not a dictionary"),
     ],
 )
-def test_inconsistent_files_are_refused(tmp_path: Path, export: dict[str, Any], change: Any, match: str) -> None:
+def test_inconsistent_files_are_refused(
+    tmp_path: Path, export: dict[str, Any], change: Any, match: str
+) -> None:
     change(export)
     with pytest.raises(CheckpointError, match=match) as caught:
         read(save(tmp_path / "a.pt", export))
@@ -330,8 +335,6 @@ def test_existing_file_is_kept(tmp_path: Path, small_checkpoint: Checkpoint) -> 
 
 
 def test_models_that_lightly_cannot_build_are_refused(tmp_path: Path, small_spec: ModelSpec) -> None:
-    from dataclasses import replace
-
     for changes in ({"num_upscale_blocks": 4}, {"name": "dinov3/vitx16-eomt"}):
         spec = replace(small_spec, **changes)
         with pytest.raises(CheckpointError, match="LightlyTrain"):

@@ -36,7 +36,14 @@ def test_every_kind_of_image_gives_the_same_mask(
     model = predictor(small_checkpoint)
     Image.fromarray(rgb).save(tmp_path / "a.png")
     chw = torch.from_numpy(rgb).permute(2, 0, 1)
-    pictures = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(rgb), rgb, chw, chw.float() / 255]
+    pictures = [
+        tmp_path / "a.png",
+        str(tmp_path / "a.png"),
+        Image.fromarray(rgb),
+        rgb,
+        chw,
+        chw.float() / 255,
+    ]
     results = model.predict(pictures)
     assert len(results) == 6
     for result in results:

@@ -10,7 +10,7 @@ from html import escape
 import cv2
 import numpy as np
 
-from fasteomt.video.draw import palette
+from fasteomt.draw import palette
 
 # RGB. The first is the overlay's own colour of the first class after the background.
 PREDICTED = tuple(int(channel) for channel in palette(2)[1])

@@ -27,15 +27,28 @@ class UnsupportedError(FastEomtError):
 
 
 class PartialResultError(FastEomtError):
-    """The run broke off; what was finished until then is kept. Exit code 5."""
+    """The run broke off; what was finished until then is kept. Exit code 5.
+
+    `summary`: of a video run its `fasteomt.video.Summary`, otherwise None.
+    """
 
     exit_code = 5
+    summary: object | None = None
 
 
 class InterruptedRun(FastEomtError):
-    """Stopped by the user (Ctrl-C, SIGTERM); the partial result is kept and playable. Exit code 130."""
+    """Stopped by the user (Ctrl-C, SIGTERM); the partial result is kept and playable. Exit code 130.
+
+    `summary`: as in `PartialResultError`.
+    """
 
     exit_code = 130
+    summary: object | None = None
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text without line breaks, for messages of one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def need(module: str, extra: str) -> ModuleType:

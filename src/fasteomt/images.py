@@ -1,57 +1,103 @@
-"""Any picture a user may hand over -> one RGB tensor."""
+"""Image files -> pixels: whole or not at all, whatever their mode."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
+from PIL import ExifTags, Image, ImageFile, ImageOps
 
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, one_line
 
-Picture = str | os.PathLike[str] | Image.Image | np.ndarray | Tensor
+# What Pillow raises for files that aren't whole images of a bearable size.
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+_FLAG = threading.Lock()
 
 
-def open_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Read an image file upright (EXIF orientation applied) as RGB.
+def open_rgb(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
+    """Read an image file as 8-bit RGB, upright (EXIF orientation applied) or as it is stored.
 
     Raises:
-        InputError: missing, or not an image.
+        InputError: missing, not a whole image, or of a mode that `to_rgb` refuses.
+    """
+    image = read_image(path, upright=upright)
+    try:
+        return to_rgb(image)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_image(path: str | os.PathLike[str], *, upright: bool = False) -> Image.Image:
+    """A whole image in memory, in the file's own mode; `upright` applies its EXIF orientation.
+
+    Raises:
+        InputError: missing, not an image, or cut short.
     """
     if not Path(path).is_file():
         raise InputError(f"no such image: {path}: check the path")
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: not a readable image ({error})") from None
+    with _readable(path), _whole_or_not_at_all(), Image.open(path) as image:
+        image.load()
+        return ImageOps.exif_transpose(image) if upright else image
 
 
-def as_rgb_tensor(picture: Picture) -> Tensor:
-    """A path, PIL image, (H, W, 3) uint8 array or (3, H, W) tensor -> (3, H, W), uint8 or fp32 in [0, 1].
+def image_size(path: str | os.PathLike[str], *, upright: bool = False) -> tuple[int, int]:
+    """(height, width) of an image file from its header: as stored, or with its EXIF orientation applied.
 
     Raises:
-        InputError: another type, shape or dtype.
+        InputError: the file isn't an image.
     """
-    if isinstance(picture, str | os.PathLike):
-        picture = open_rgb(picture)
-    if isinstance(picture, Image.Image):
-        picture = np.array(picture.convert("RGB"))
-    if isinstance(picture, np.ndarray):
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or 0 in picture.shape:
+    with _readable(path), Image.open(path) as image:
+        # From 5 on, orientations swap the sides.
+        if upright and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5:
+            return image.width, image.height
+        return image.height, image.width
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An image of any mode as 8-bit RGB: 16-bit grey is scaled, transparency is dropped.
+
+    Raises:
+        InputError: a mode whose white isn't known: floating point, or integers outside 0 to 65535.
+    """
+    if image.mode.startswith("I"):
+        # Pillow clips at 255 instead of scaling; and 32-bit integers are how it may hold 16-bit files.
+        grey = np.asarray(image)
+        if grey.min() < 0 or grey.max() > 65535:
             raise InputError(
-                f"array of shape {picture.shape} and dtype {picture.dtype}: expected RGB (H, W, 3) uint8"
+                f"integers from {grey.min()} to {grey.max()} have no known white: save 8 or 16 bits"
             )
-        return torch.from_numpy(np.ascontiguousarray(picture)).permute(2, 0, 1)
-    if isinstance(picture, Tensor):
-        if picture.dim() != 3 or picture.shape[0] != 3 or 0 in picture.shape:
-            raise InputError(f"tensor of shape {tuple(picture.shape)}: expected RGB (3, H, W)")
-        if picture.dtype != torch.uint8 and not picture.is_floating_point():
-            raise InputError(f"tensor of dtype {picture.dtype}: expected uint8, or floating in [0, 1]")
-        return picture
-    raise InputError(
-        f"can't read an image from {type(picture).__name__}: give a path, PIL image, RGB array or tensor"
-    )
+        # 65535 / 255 is 257; to the nearest.
+        return Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise InputError("floating-point pixels have no known white: save 8 or 16 bits")
+    if "transparency" in image.info:
+        # In two steps, or Pillow warns about palettes with several transparent colours.
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+@contextmanager
+def _readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: not a readable image ({one_line(error)}): replace it") from None
+
+
+@contextmanager
+def _whole_or_not_at_all() -> Iterator[None]:
+    """Refuse files that are cut short, also where Pillow is told to fill up what is missing.
+
+    Importing LightlyTrain tells it so, for the whole process; a half-read mask would be a wrong mask. The
+    lock keeps another thread from taking this pause for the setting to go back to.
+    """
+    with _FLAG:
+        lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
+        try:
+            yield
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = lenient

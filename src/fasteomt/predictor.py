@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from fasteomt.checkpoint import Checkpoint, resolve
 from fasteomt.engine import Engine, resolve_device
-from fasteomt.images import Picture, as_rgb_tensor
+from fasteomt.errors import InputError
+from fasteomt.images import open_rgb, to_rgb
 from fasteomt.model.spec import ModelSpec
 from fasteomt.result import Result
 from fasteomt.stacks import Stack, get_stack
 
 if TYPE_CHECKING:
     from fasteomt.model.tiling import ClassMap
+
+Picture = str | os.PathLike[str] | Image.Image | np.ndarray | Tensor
 
 
 def load(
@@ -67,11 +72,11 @@ class Predictor:
         """
         if isinstance(image, list | tuple):
             return [self.predict(one) for one in image]
-        return self._result(self.engine.class_map(as_rgb_tensor(image)), pts=None)
+        return self._result(self.engine.class_map(_rgb_tensor(image)), pts=None)
 
     def predict_rgb(self, frame: np.ndarray, pts: float | None = None) -> Result:
         """Segment one (H, W, 3) uint8 RGB frame; `pts` (seconds) is carried through."""
-        return self._result(self.engine.class_map(as_rgb_tensor(frame)), pts)
+        return self._result(self.engine.class_map(_rgb_tensor(frame)), pts)
 
     def stream(self, source: str | Path | Sequence[str | Path]) -> Iterator[Result]:
         """Segment the frames of a video, image folder or glob, in order, each with its `pts`.
@@ -101,3 +106,30 @@ class Predictor:
             confidence={i: total / area for i, area, total in counted if area},
             pts=pts,
         )
+
+
+def _rgb_tensor(picture: Picture) -> Tensor:
+    """A path, PIL image, (H, W, 3) uint8 array or (3, H, W) tensor -> (3, H, W), uint8 or fp32 in [0, 1].
+
+    Raises:
+        InputError: another type, shape or dtype.
+    """
+    if isinstance(picture, str | os.PathLike):
+        picture = open_rgb(picture)
+    if isinstance(picture, Image.Image):
+        picture = np.array(to_rgb(picture))
+    if isinstance(picture, np.ndarray):
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or 0 in picture.shape:
+            raise InputError(
+                f"array of shape {picture.shape} and dtype {picture.dtype}: expected RGB (H, W, 3) uint8"
+            )
+        return torch.from_numpy(np.ascontiguousarray(picture)).permute(2, 0, 1)
+    if isinstance(picture, Tensor):
+        if picture.dim() != 3 or picture.shape[0] != 3 or 0 in picture.shape:
+            raise InputError(f"tensor of shape {tuple(picture.shape)}: expected RGB (3, H, W)")
+        if picture.dtype != torch.uint8 and not picture.is_floating_point():
+            raise InputError(f"tensor of dtype {picture.dtype}: expected uint8, or floating in [0, 1]")
+        return picture
+    raise InputError(
+        f"can't read an image from {type(picture).__name__}: give a path, PIL image, RGB array or tensor"
+    )

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from fasteomt.draw import draw_overlay, mask_colours
 from fasteomt.errors import InputError, need
 
 
@@ -44,8 +45,6 @@ class Result:
         Raises:
             InputError: the image's size is not the mask's.
         """
-        from fasteomt.video.draw import draw_overlay, mask_colours
-
         if image is None:
             return Image.fromarray(mask_colours(self.mask, tuple(self.names)))
         if image.shape != (*self.mask.shape, 3):

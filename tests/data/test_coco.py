@@ -399,7 +399,7 @@ def test_size_swapped_by_exif_is_explained(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "a.jpg", exif=exif)
-    assert "EXIF orientation 6" in error_of(path)
+    assert "EXIF orientation" in error_of(path)
 
 
 def test_image_that_is_no_image(tmp_path: Path) -> None:

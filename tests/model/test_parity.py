@@ -48,7 +48,12 @@ CASES = [
     Case("vitt16", {"image_size": (1024, 1024), "num_queries": 200}, images=((640, 1333),)),
     Case(
         "vitt16",
-        {"mean": (0.4, 0.5, 0.6), "std": (0.3, 0.2, 0.1), "class_ids": (7, 3, 300), "class_names": ("a", "b", "c")},
+        {
+            "mean": (0.4, 0.5, 0.6),
+            "std": (0.3, 0.2, 0.1),
+            "class_ids": (7, 3, 300),
+            "class_names": ("a", "b", "c"),
+        },
         images=((97, 61),),
     ),
 ]
@@ -101,8 +106,11 @@ class Upstream:
         return cls(resized, model.postprocess(raw, [meta])[0])
 
 
+Pair = tuple[Case, Checkpoint, Any]
+
+
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Checkpoint, Any]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """A case, our reading of its export, and LightlyTrain's."""
     case: Case = request.param
     made = random_checkpoint(ModelSpec.from_name(case.name, **case.changes))
@@ -110,7 +118,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return case, read(path), lightly_train.load_model(path, device="cpu")
 
 
-def test_round_trip_gives_equal_tensors(pair: tuple[Case, Checkpoint, Any]) -> None:
+def test_round_trip_gives_equal_tensors(pair: Pair) -> None:
     """Our export -> load_model -> the same tensors; our reader sees the same model in it."""
     case, ours, theirs = pair
     assert ours.spec == ModelSpec.from_name(case.name, **case.changes)
@@ -119,7 +127,7 @@ def test_round_trip_gives_equal_tensors(pair: tuple[Case, Checkpoint, Any]) -> N
     assert all(torch.equal(state[name], weight) for name, weight in ours.weights.items())
 
 
-def test_masks_equal_upstream(pair: tuple[Case, Checkpoint, Any]) -> None:
+def test_masks_equal_upstream(pair: Pair) -> None:
     """Class maps within 1e-4 of their maximum; masks equal wherever the margin exceeds 1e-4."""
     case, ours, theirs = pair
     for height, width in case.images:
@@ -128,7 +136,8 @@ def test_masks_equal_upstream(pair: tuple[Case, Checkpoint, Any]) -> None:
         bias = balanced(ours, image)
         theirs.class_head.bias.data.copy_(bias)
         expected = Upstream.of(theirs, image)
-        scores = Engine(ours.spec, ours.weights | {"class_head.bias": bias}, STACKS["fp32"], CPU).scores(image)
+        weights = ours.weights | {"class_head.bias": bias}
+        scores = Engine(ours.spec, weights, STACKS["fp32"], CPU).scores(image)
 
         resized = F.interpolate(scores[None], (height, width), mode="bilinear")[0]
         assert (resized - expected.scores).abs().max() <= 1e-4 * expected.scores.max(), where
@@ -142,9 +151,9 @@ def test_masks_equal_upstream(pair: tuple[Case, Checkpoint, Any]) -> None:
         assert (mask == expected.mask)[clear].float().mean() >= 0.9999, where
 
 
-def test_accelerate_keeps_upstreams_masks_and_types(pair: tuple[Case, Checkpoint, Any]) -> None:
+def test_accelerate_keeps_upstreams_masks_and_types(pair: Pair) -> None:
     """`predict`, `predict_batch`, `forward_backend` return what they did; `restore` gives them back."""
-    case, ours, theirs = pair
+    _, ours, theirs = pair
     image = picture(97, 61)
     crop = crops_of_frame(image, Tiling.of(64, 64, 128), ours.spec.mean, ours.spec.std)
     own_mask = theirs.predict(image)
@@ -173,5 +182,5 @@ def test_accelerate_refuses_another_model() -> None:
         accelerate(torch.nn.Linear(2, 2))
 
 
-def test_private_names_of_upstream_still_exist(pair: tuple[Case, Checkpoint, Any]) -> None:
+def test_private_names_of_upstream_still_exist(pair: Pair) -> None:
     assert all(hasattr(pair[2], name) for name in MODEL_ATTRIBUTES)

@@ -18,8 +18,6 @@ import torch
 from PIL import Image
 
 from fasteomt.checkpoint import read
-from fasteomt.data.dataset import open_dataset
-from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.video.write import VideoWriter
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -40,11 +38,6 @@ def train(_no_usage_events: None) -> ModuleType:
 @pytest.fixture
 def infer(_no_usage_events: None) -> ModuleType:
     return importlib.import_module(INFER)
-
-
-@pytest.fixture
-def internals(_no_usage_events: None) -> ModuleType:
-    return importlib.import_module("lightly_internals")
 
 
 @pytest.fixture(scope="module")
@@ -197,64 +190,6 @@ def test_training_passes_its_options_on(
     assert (call["batch_size"], call["steps"], call["seed"], call["num_workers"]) == (4, 3, 7, 0)
 
 
-def test_exported_masks_hold_the_ids(train: ModuleType, data_root: Path, tmp_path: Path) -> None:
-    data = open_dataset(data_root, "valid")
-    split = train.export_masks(data, tmp_path, workers=1)
-    assert Path(split["images"]) == data_root / "valid"
-    for sample in data:
-        written = np.asarray(Image.open(tmp_path / f"{Path(sample.name).stem}.png"))
-        np.testing.assert_array_equal(written, sample.mask())
-        assert np.count_nonzero(written) == 900
-
-
-def test_images_that_differ_in_suffix_only_are_refused(
-    train: ModuleType, data_root: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "d" / "train"
-    folder.mkdir(parents=True)
-    coco = json.loads((data_root / "valid" / "_annotations.coco.json").read_text())
-    coco["images"][1]["file_name"] = "0.jpg"
-    Image.open(data_root / "valid" / "0.png").save(folder / "0.png")
-    Image.open(data_root / "valid" / "1.png").save(folder / "0.jpg")
-    (folder / "_annotations.coco.json").write_text(json.dumps(coco))
-    with pytest.raises(InputError, match="differ in their suffix only"):
-        train.export_masks(open_dataset(tmp_path / "d", "train"), tmp_path / "masks", workers=1)
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 7, 13, 16, 17, 31, 66, 500])
-@pytest.mark.parametrize("limit", [1, 9, 40, 3672])
-def test_probe_finds_the_largest_batch(internals: ModuleType, capacity: int, limit: int) -> None:
-    tried: list[int] = []
-
-    def fits(batch: int) -> bool:
-        tried.append(batch)
-        return batch <= capacity
-
-    best = min(capacity, limit)
-    found = internals.search(fits, start=min(16, limit), limit=limit)
-    assert best - max(1, best // 8) <= found <= best and (found == best or best > 8)
-    assert max(tried) <= limit and len(tried) == len(set(tried)) <= 12
-
-
-def test_probe_reports_a_model_that_never_fits(internals: ModuleType) -> None:
-    with pytest.raises(UnsupportedError, match="not one image fits"):
-        internals.search(lambda batch: False, start=16, limit=100)
-
-
-def test_probe_step_runs_upstreams_steps(internals: ModuleType) -> None:
-    """Every private name that the probe uses exists, and the arguments fit."""
-    step, default = internals._steps(
-        "dinov3/vitt16-eomt",
-        classes={0: "background", 1: "head"},
-        model_args={"loss_num_points": 64, "backbone_weights": "left out"},
-        transform_args={"image_size": (32, 32)},
-        precision="32-true",
-        crops=2,
-    )
-    step(2)
-    assert default == importlib.import_module(TRAIN).UPSTREAM_BATCH_SIZE
-
-
 @pytest.fixture(scope="module")
 def run_folder(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps of a ViT-T from scratch: 9 images a batch, so that upstream accumulates nothing."""
@@ -326,8 +261,8 @@ def test_both_modes_segment_a_clip(
         (["--video-dir", "{empty}"], "holds no video"),
         (["--video-dir", "{text}"], "can't be opened as a video"),
         (["--model", "absent.pt"], "absent.pt: no such checkpoint"),
-        (["--device", "tpu9"], "unknown --device 'tpu9'"),
-        (["--device", "cuda:99"], "CUDA devices"),
+        (["--device", "tpu9"], "unknown device 'tpu9'"),
+        (["--device", "cuda:99"], "CUDA device"),
     ],
 )
 def test_inference_refuses_bad_input(

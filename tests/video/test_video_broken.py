@@ -12,7 +12,7 @@ import pytest
 from clips import RedPredictor, cut, encode, number_in, numbered, picture, zeroed
 
 from fasteomt.errors import InputError, PartialResultError
-from fasteomt.video import open_source, read_masks, run_video
+from fasteomt.video import Summary, open_source, read_masks, run_video
 from fasteomt.video.integrity import find_damage
 
 SHORT_GROUPS = {"g": "10", "bf": "2", "b_strategy": "0"}
@@ -60,7 +60,8 @@ def test_bytes_zeroed_midway(suffix: str, start: float, tmp_path: Path) -> None:
     predictor = RedPredictor()
     with pytest.raises(PartialResultError) as caught:
         run_video(predictor, hole, tmp_path / "out", save=("masks",))
-    summary = caught.value.summary  # type: ignore[attr-defined]
+    summary = caught.value.summary
+    assert isinstance(summary, Summary)
     masks = list(read_masks(tmp_path / "out/hole/masks.partial.mkv"))
     assert len(masks) == summary.frames_out == summary.decoded < 60
     assert summary.problems and not summary.complete

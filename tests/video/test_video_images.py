@@ -10,9 +10,9 @@ import pytest
 from clips import RedPredictor, number_in, picture
 from PIL import Image
 
+from fasteomt.draw import _printable, class_index, draw_overlay, mask_colours, palette
 from fasteomt.errors import InputError, PartialResultError
-from fasteomt.video import open_source, run_video
-from fasteomt.video.draw import _printable, class_index, draw_overlay, mask_colours, palette
+from fasteomt.video import Summary, open_source, run_video
 from fasteomt.video.inputs import find_inputs
 
 
@@ -69,7 +69,8 @@ def test_image_that_cannot_be_read_is_skipped_and_told(tmp_path: Path) -> None:
     with pytest.raises(PartialResultError, match=r"img2\.png") as caught:
         run_video(predictor, folder, tmp_path / "out")
     assert predictor.seen == [1, 10]
-    summary = caught.value.summary  # type: ignore[attr-defined]
+    summary = caught.value.summary
+    assert isinstance(summary, Summary)
     assert (summary.decoded, summary.skipped, summary.complete) == (2, 1, False)
     out = tmp_path / "out/photos"
     assert sorted(p.name for p in (out / "masks.partial").iterdir()) == ["img1.png", "img10.png"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, Overw
 from fasteomt.data.dataset import SegmentationSet, open_dataset
 from fasteomt.errors import InputError
 from fasteomt.evaluate import Evaluation, check_classes, evaluate
-from fasteomt.files import atomic_path
+from fasteomt.files import write_json
 
 
 def eval_(
@@ -72,8 +71,7 @@ def eval_(
             "data": str(data),
             "split": split,
         }
-        with atomic_path(json_path, overwrite=overwrite) as temporary:
-            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(json_path, record, overwrite=overwrite)
 
 
 def _load(model: str, device: str, stack: str, peer: str | None) -> tuple[Any, str]:

@@ -48,6 +48,7 @@ def infer(
     """Segment videos and images into OUT/NAME/{masks.mkv, overlay.mp4, areas.csv, summary.json}."""
     from fasteomt.video.run import check_inputs
     from fasteomt.video.source import Selection
+    from fasteomt.video.summary import Summary
 
     selection = Selection(start, end, stride)
     wanted = [name.strip() for name in save.split(",") if name.strip()]
@@ -66,9 +67,11 @@ def infer(
             except PartialResultError as error:
                 # The others still get their turn; the exit code tells at the end.
                 partial.append(error)
-                summaries.append(error.summary)  # type: ignore[attr-defined]
+                if isinstance(error.summary, Summary):
+                    summaries.append(error.summary)
     except InterruptedRun as error:
-        summaries.append(error.summary)  # type: ignore[attr-defined]
+        if isinstance(error.summary, Summary):
+            summaries.append(error.summary)
         raise
     finally:
         if summaries:

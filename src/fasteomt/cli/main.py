@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=console, show_time=False, show_path=False)],
+        # The handler's own level: loggers of other packages that are set to DEBUG reach it otherwise.
+        handlers=[RichHandler(logging.WARNING, console=console, show_time=False, show_path=False)],
     )
     try:
         code = app(arguments, standalone_mode=False)

@@ -13,7 +13,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="Checkpoint file, 'heads-vitt16' (shipped), or an architecture such as 'vitl16' (random weights).",
+        help="Checkpoint file, 'heads-vitt16' (shipped), or an architecture like 'vitl16' (random weights).",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]

@@ -11,6 +11,8 @@ from torch import Tensor
 from fasteomt.checkpoint import MODEL_CLASS_PATH, Checkpoint, from_state
 from fasteomt.errors import InputError, need
 
+PRIVATE_NAMES = {"lightly_train._data.file_helpers": ("as_image_tensor",)}
+
 # Attributes of DINOv3EoMTSemanticSegmentation that are read or replaced.
 MODEL_ATTRIBUTES = (
     "init_args",

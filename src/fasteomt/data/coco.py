@@ -36,9 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from fasteomt.data.dataset import Sample, SegmentationSet, check_size, id_dtype, image_size
+from fasteomt.data.dataset import Sample, SegmentationSet, check_size
 from fasteomt.data.rasterize import Shape, clip_ring, decode_runs, paint
 from fasteomt.errors import InputError
+from fasteomt.ids import id_dtype
+from fasteomt.images import image_size
 
 COCO_JSON = "_annotations.coco.json"
 BACKGROUND = "background"

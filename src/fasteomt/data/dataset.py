@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageFile
 
 from fasteomt.errors import InputError
-
-_EXIF_ORIENTATION = 0x0112
-# What Pillow raises for files that aren't whole images of a bearable size.
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+from fasteomt.images import image_size, open_rgb
 
 
 @dataclass(frozen=True)
@@ -34,15 +30,10 @@ class Sample:
 
     def rgb(self) -> np.ndarray:
         """(H, W, 3) uint8 RGB, as stored in the file: an EXIF orientation is not applied."""
-        image = decode(self.image_path)
-        if image.mode.startswith("I"):
-            # Pillow clips 16-bit grey values at 255 instead of scaling them.
-            grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
-            return np.repeat(grey[:, :, None], 3, axis=2)
-        return np.array(image.convert("RGB"))
+        return np.array(open_rgb(self.image_path, upright=False))
 
     def mask(self) -> np.ndarray:
-        """(H, W) class ids, dtype `id_dtype` of the set's ids."""
+        """(H, W) class ids, in the `fasteomt.ids.id_dtype` of the set's ids."""
         return self.read_mask()
 
 
@@ -110,56 +101,13 @@ def open_dataset(root: str | Path, split: str = "valid") -> SegmentationSet:
     raise InputError(f"{folder} holds neither {COCO_JSON} nor {MASKS_DIR}/: one of them must give the labels")
 
 
-def id_dtype(ids: Iterable[int]) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
-    """The smallest dtype for masks that hold these ids: uint8, uint16 or int32."""
-    ids = list(ids)
-    if min(ids) < 0 or max(ids) > 65535:
-        return np.int32
-    return np.uint8 if max(ids) <= 255 else np.uint16
-
-
-def decode(path: Path) -> Image.Image:
-    """A whole image in memory, in the file's own mode.
-
-    Raises:
-        InputError: the file isn't an image, or is cut short.
-    """
-    # Importing LightlyTrain switches Pillow to filling up what is missing, for the whole process; a
-    # half-read mask would be a wrong mask.
-    lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except _UNREADABLE as error:
-        raise InputError(f"image {path} can't be decoded ({one_line(error)}): replace it") from None
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """(height, width) of an image file, from its header.
-
-    Raises:
-        InputError: the file isn't an image.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.height, image.width
-    except _UNREADABLE as error:
-        raise InputError(f"{path} can't be read as an image ({one_line(error)}): replace it") from None
-
-
 def check_size(path: Path, size: tuple[int, int], expected: tuple[int, int], source: str) -> None:
     """Raise InputError unless an image's (height, width) is the one in `source`."""
     if size == expected:
         return
     advice = "fix one of the two"
-    if size == expected[::-1]:
-        with Image.open(path) as image:
-            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
-        if orientation >= 5:
-            advice = f"it is stored turned (EXIF orientation {orientation}), save it upright"
+    if size == expected[::-1] and image_size(path, upright=True) == expected:
+        advice = "it is stored turned (EXIF orientation), save it upright"
     raise InputError(
         f"{path} is {size[1]}x{size[0]} pixels but {expected[1]}x{expected[0]} in {source}: {advice}"
     )
@@ -169,8 +117,3 @@ def file_sha256(path: Path) -> bytes:
     """The SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's text without line breaks, for messages of one line."""
-    return " ".join(str(error).split()) or type(error).__name__

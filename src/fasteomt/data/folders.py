@@ -14,19 +14,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
+from collections import deque
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from fasteomt.data.dataset import Sample, SegmentationSet, check_size, decode, id_dtype, image_size, one_line
-from fasteomt.errors import InputError
+from fasteomt.data.dataset import Sample, SegmentationSet, check_size
+from fasteomt.data.processes import map_in_processes
+from fasteomt.errors import InputError, one_line
+from fasteomt.files import atomic_folder
+from fasteomt.ids import id_dtype
+from fasteomt.images import image_size, read_image
 
 IMAGES_DIR, MASKS_DIR, CLASSES_JSON = "images", "masks", "classes.json"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+# Fewer masks are painted before processes have started.
+_WORTH_PROCESSES = 500
 _MASK_MODES = ("1", "P", "L", "I", "I;16", "I;16B", "I;16L")
 
 
@@ -81,9 +86,7 @@ def load_folders(folder: str | Path) -> SegmentationSet:
     return SegmentationSet(folder, classes, tuple(samples), ignore, warnings, (classes_file, *pairs))
 
 
-def export_masks(
-    dataset: SegmentationSet, out_dir: str | Path, progress: Callable[[int, int], None] | None = None
-) -> dict[int, str]:
+def export_masks(dataset: SegmentationSet, out_dir: str | Path, *, workers: int = 1) -> dict[str, str]:
     """Write a data set as a PNG-mask folder, which LightlyTrain trains from.
 
     Writes `out_dir/{images,masks,classes.json}`: masks as one-channel PNG of 8 bits, 16 when an id needs it
@@ -91,13 +94,15 @@ def export_masks(
     aren't allowed. `out_dir` appears when all is written.
 
     Args:
-        progress: called with (images done, images in all).
+        workers: processes that paint masks.
 
     Returns:
-        The classes; the ignore id isn't among them, so LightlyTrain leaves its pixels out of the loss.
+        LightlyTrain's description of the split: its image and mask folders. The ignore id isn't among
+        `dataset.classes`, so LightlyTrain leaves its pixels out of the loss.
 
     Raises:
-        InputError: `out_dir` isn't empty, two images differ only in their suffix, or ids don't fit 16 bits.
+        InputError: `out_dir` isn't empty or can't be written, two images differ only in their suffix, or ids
+            don't fit 16 bits.
     """
     out_dir = Path(out_dir)
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
@@ -106,36 +111,39 @@ def export_masks(
     for sample in dataset:
         stem = os.path.splitext(sample.name)[0]
         if stem in stems:
-            raise InputError(f"images {stems[stem]} and {sample.name} would share one mask: rename one")
+            raise InputError(
+                f"images {stems[stem]} and {sample.name} differ in their suffix only: rename one, "
+                "as they would share one mask"
+            )
         stems[stem] = sample.name
     ids = [*dataset.classes, *([] if dataset.ignore is None else [dataset.ignore])]
     dtype = id_dtype(ids)
     if dtype == np.int32:
         raise InputError(f"class ids {min(ids)} to {max(ids)} don't fit a 16-bit PNG: renumber the classes")
 
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", suffix=".tmp", dir=out_dir.parent))
-    try:
-        for done, sample in enumerate(dataset, start=1):
-            image = temporary / IMAGES_DIR / sample.name
-            mask = (temporary / MASKS_DIR / sample.name).with_suffix(".png")
-            image.parent.mkdir(parents=True, exist_ok=True)
-            mask.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(sample.mask().astype(dtype)).save(mask)
-            try:
-                image.symlink_to(sample.image_path.resolve())
-            except OSError:
-                shutil.copyfile(sample.image_path, image)
-            if progress is not None:
-                progress(done, len(dataset))
+    with atomic_folder(out_dir) as temporary:
+        for folder in {Path(sample.name).parent for sample in dataset}:
+            (temporary / IMAGES_DIR / folder).mkdir(parents=True, exist_ok=True)
+            (temporary / MASKS_DIR / folder).mkdir(parents=True, exist_ok=True)
+        few = len(dataset) < _WORTH_PROCESSES
+        export = partial(_export, temporary, dtype)
+        deque(map_in_processes(export, dataset.samples, 1 if few else workers), maxlen=0)
         text = {str(key): name for key, name in dataset.classes.items()}
         extra = {} if dataset.ignore is None else {"ignore": dataset.ignore}
         (temporary / CLASSES_JSON).write_text(json.dumps({**text, **extra}, indent=1), encoding="utf-8")
-        temporary.chmod(0o755)  # mkdtemp's folders are for their owner alone
-        os.replace(temporary, out_dir)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return dict(dataset.classes)
+    return {"images": str(out_dir / IMAGES_DIR), "masks": str(out_dir / MASKS_DIR)}
+
+
+def _export(folder: Path, dtype: np.dtype, sample: Sample) -> None:
+    """Write one image and its mask."""
+    mask = (folder / MASKS_DIR / sample.name).with_suffix(".png")
+    # Little compression: it takes longer than the painting, and masks shrink anyway.
+    Image.fromarray(sample.mask().astype(dtype)).save(mask, compress_level=1)
+    image = folder / IMAGES_DIR / sample.name
+    try:
+        image.symlink_to(sample.image_path.resolve())
+    except OSError:
+        shutil.copyfile(sample.image_path, image)
 
 
 def _read_classes(path: Path) -> tuple[dict[int, str], int | None]:
@@ -169,7 +177,7 @@ def _read_classes(path: Path) -> tuple[dict[int, str], int | None]:
 
 def _read_mask(path: Path, class_ids: tuple[int, ...], ignore: int | None) -> np.ndarray:
     """(H, W) class ids of one PNG mask; InputError when it holds anything else."""
-    image = decode(path)
+    image = read_image(path)
     if image.mode not in _MASK_MODES:
         raise InputError(f"mask {path} is a {image.mode} image: save class ids in one channel or a palette")
     values = np.array(image)

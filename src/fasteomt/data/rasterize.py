@@ -114,7 +114,7 @@ def decode_shape(shape: Shape, height: int, width: int) -> np.ndarray:
 
 
 def paint(
-    shapes: Sequence[Shape], height: int, width: int, background: int, ignore: int | None, dtype: type
+    shapes: Sequence[Shape], height: int, width: int, background: int, ignore: int | None, dtype: np.dtype
 ) -> np.ndarray:
     """Paint the shapes of one image into a class-id mask.
 

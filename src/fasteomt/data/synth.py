@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import multiprocessing
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +12,11 @@ import cv2
 import numpy as np
 
 from fasteomt.data.photos import Split, load_photo, photo_names
+from fasteomt.data.processes import map_in_processes
 from fasteomt.data.rasterize import Shape, decode_shape
 from fasteomt.data.scenes import generate
 from fasteomt.errors import InputError, need
+from fasteomt.files import atomic_folder
 
 VERSION = 1
 ANNOTATIONS = "_annotations.coco.json"
@@ -59,17 +56,19 @@ def write_dataset(
         raise InputError(f"train {train}, valid {valid}, seed {seed}, workers {workers}: too small")
     if min(size) < 64 or max(size) > 8192:
         raise InputError(f"size {size[0]}x{size[1]}: sides must be 64 to 8192 pixels")
+    _check_replaceable(out, overwrite)
     need("pycocotools.mask", extra="data")
     counts: dict[Split, int] = {"train": train, "valid": valid}
     for split in counts:
         for name in photo_names(split):
             load_photo(name)
-    with _replaced_folder(out, overwrite) as folder:
+    with atomic_folder(out) as folder:
         done = 0
         for split, count in counts.items():
             (folder / split).mkdir()
             records = []
-            for record in _map(functools.partial(_write_one, folder, seed, split, size), count, workers):
+            write_one = functools.partial(_write_one, folder, seed, split, size)
+            for record in map_in_processes(write_one, range(count), workers):
                 records.append(record)
                 done += 1
                 if progress is not None:
@@ -87,44 +86,16 @@ def write_dataset(
     return out
 
 
-@contextmanager
-def _replaced_folder(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A temporary sibling of `out` that takes its place when the block ends without an error."""
-    if out.exists() or out.is_symlink():
-        if not out.is_dir():
-            raise InputError(f"{out}: exists and is not a folder: choose another name")
-        inside = {path.name for path in out.iterdir()}
-        if inside - {"train", "valid", PROVENANCE} or (inside and PROVENANCE not in inside):
-            raise InputError(f"{out}: holds files that are not a generated data set: choose another folder")
-        if inside and not overwrite:
-            raise InputError(f"{out}: not empty: choose another folder or pass --overwrite")
-    temporary, old = (out.with_name(f".{out.name}.{os.getpid()}.{end}") for end in ("tmp", "old"))
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if out.exists():
-            os.replace(out, old)
-        os.replace(temporary, out)
-    except OSError as error:
-        raise InputError(f"{out}: can't be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _map(work: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:
-    if workers == 1 or count <= 1:
-        yield from map(work, range(count))
+def _check_replaceable(out: Path, overwrite: bool) -> None:
+    if not out.exists() and not out.is_symlink():
         return
-    # Spawned, not forked: the parent may hold threads (torch, OpenCV) that a fork would break.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        min(workers, count), mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)
-    )
-    try:
-        yield from pool.map(work, range(count), chunksize=min(8, -(-count // workers)))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    if not out.is_dir():
+        raise InputError(f"{out}: exists and is not a folder: choose another name")
+    inside = {path.name for path in out.iterdir()}
+    if inside - {"train", "valid", PROVENANCE} or (inside and PROVENANCE not in inside):
+        raise InputError(f"{out}: holds files that are not a generated data set: choose another folder")
+    if inside and not overwrite:
+        raise InputError(f"{out}: not empty: choose another folder or pass --overwrite")
 
 
 def _write_one(folder: Path, seed: int, split: Split, size: tuple[int, int], index: int) -> dict[str, Any]:

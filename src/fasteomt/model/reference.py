@@ -34,9 +34,13 @@ def rope_tables(periods: Tensor, height: int, width: int) -> tuple[Tensor, Tenso
     Returns:
         sin and cos, each (height * width, head_dim), fp32: angles of y, then of x, then both again.
     """
-    periods = periods.float()
     y = (torch.arange(height, device=periods.device) + 0.5) / height * 2 - 1
     x = (torch.arange(width, device=periods.device) + 0.5) / width * 2 - 1
+    return rope_at(periods.float(), y, x)
+
+
+def rope_at(periods: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`rope_tables` of the grid of rows y (height,) and columns x (width,), in [-1, 1]."""
     coordinates = torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
     angles = (2 * math.pi * coordinates[:, :, None] / periods).flatten(1).tile(2)
     return angles.sin(), angles.cos()

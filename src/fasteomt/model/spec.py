@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fasteomt.errors import CheckpointError, InputError
+from fasteomt.ids import id_dtype
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -134,13 +135,8 @@ class ModelSpec:
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
-        """Smallest dtype that holds every class id: uint8, uint16 or int32. Ids never wrap."""
-        low, high = min(self.class_ids), max(self.class_ids)
-        if low >= 0 and high <= 255:
-            return np.dtype(np.uint8)
-        if low >= 0 and high <= 65535:
-            return np.dtype(np.uint16)
-        return np.dtype(np.int32)
+        """Of masks: the smallest of uint8, uint16 and int32 that holds every class id."""
+        return id_dtype(self.class_ids)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -25,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Drawing needs no decoder: what is used gets loaded.
+    # A decoder takes a while to import: only what is used gets loaded.
     if name in _HOMES:
         from importlib import import_module
 

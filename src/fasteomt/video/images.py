@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import ExifTags, Image
 
 from fasteomt.errors import InputError
-from fasteomt.images import open_rgb
+from fasteomt.images import image_size, open_rgb
 from fasteomt.video.prefetch import Prefetch
 from fasteomt.video.source import Frame, Selection, Source
 
@@ -54,13 +53,12 @@ class ImageSource(Source):
         """Size of the first image that looks like one."""
         for path in self._paths:
             try:
-                with Image.open(path) as image:
-                    width, height = image.size
-                    turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-                    return (height, width) if turned else (width, height)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                reason = error
-        raise InputError(f"{self._paths[-1]}: not a readable image ({reason})")
+                height, width = image_size(path, upright=True)
+            except InputError as error:
+                problem = error
+            else:
+                return width, height
+        raise problem
 
     def _read(self) -> Iterator[Frame]:
         for path, name in zip(self._paths, self._names, strict=True):

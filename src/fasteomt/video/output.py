@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fasteomt.errors import InputError, UnsupportedError
-from fasteomt.files import atomic_path
+from fasteomt.files import write_json
 from fasteomt.video.sink import AreasSink, MaskPngSink, MaskSink, OverlayPngSink, OverlaySink, Sink
 from fasteomt.video.source import Source
 from fasteomt.video.write import require_encoder
@@ -108,8 +108,7 @@ class OutputFolder:
         """Write summary.json, or summary.partial.json beside an earlier complete result's."""
         beside = not complete and self._has_complete()
         target = self.path / (_PARTIAL_SUMMARY if beside else _SUMMARY)
-        with atomic_path(target, overwrite=True) as temporary:
-            temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(target, content, overwrite=True)
         if not beside:
             (self.path / _PARTIAL_SUMMARY).unlink(missing_ok=True)
         return target

@@ -224,8 +224,8 @@ class _FrameError(FastEomtError):
     """A failure of the model or an output, with the frame's number."""
 
 
-def _with(error: FastEomtError, summary: Summary) -> FastEomtError:
-    error.summary = summary  # type: ignore[attr-defined]
+def _with(error: InterruptedRun | PartialResultError, summary: Summary) -> FastEomtError:
+    error.summary = summary
     return error
 
 

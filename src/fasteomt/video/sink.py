@@ -14,9 +14,11 @@ import av
 import numpy as np
 from PIL import Image
 
+from fasteomt.draw import draw_overlay
 from fasteomt.errors import FastEomtError, InputError, UnsupportedError
+from fasteomt.files import temporary_beside
+from fasteomt.ids import id_dtype
 from fasteomt.result import Result
-from fasteomt.video.draw import draw_overlay
 from fasteomt.video.source import Frame
 from fasteomt.video.write import VideoWriter
 
@@ -32,7 +34,7 @@ class Sink(ABC):
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.temporary = target.with_name(f".{target.stem}.{os.getpid()}.tmp{target.suffix}")
+        self.temporary = temporary_beside(target)
 
     @abstractmethod
     def write(self, frame: Frame, result: Result) -> None: ...
@@ -194,12 +196,13 @@ def mask_dtype(class_ids: Sequence[int]) -> np.dtype:
     Raises:
         UnsupportedError: a negative id, or one past 65535, for which images have no format.
     """
-    for class_id in class_ids:
-        if not 0 <= class_id <= 65535:
-            raise UnsupportedError(
-                f"class id {class_id} does not fit a 16-bit mask: leave masks out with --save overlay,areas"
-            )
-    return np.dtype(np.uint8 if max(class_ids) <= 255 else np.uint16)
+    dtype = id_dtype(class_ids)
+    if dtype == np.int32:
+        outside = next(class_id for class_id in class_ids if not 0 <= class_id <= 65535)
+        raise UnsupportedError(
+            f"class id {outside} does not fit a 16-bit mask: leave masks out with --save overlay,areas"
+        )
+    return dtype
 
 
 def read_masks(path: str | Path) -> Iterator[tuple[float, np.ndarray]]:

@@ -16,6 +16,7 @@ from av.video.reformatter import Colorspace
 from av.video.stream import VideoStream
 
 from fasteomt.errors import FastEomtError, InputError, UnsupportedError
+from fasteomt.files import temporary_beside
 
 # Encoder and pixel format for each codec name; "ffv1" is the lossless one.
 _ENCODERS = {"h264": ("libx264", "yuv420p"), "ffv1": ("ffv1", "gray")}
@@ -59,7 +60,8 @@ class VideoWriter:
             in the file are even: an odd last column or row is repeated once there.
         fps: nominal frames per second; frames written without a time follow at this rate (default 25).
         codec: "h264" (libx264, BT.709 limited range, tagged) or "ffv1" (lossless).
-        bitrate: average bits per second; without it H.264 runs at constant quality `crf`.
+        bitrate: average bits per second, and the same bytes for the same frames; without it H.264 runs at
+            constant quality `crf`.
         pix_fmt: pixel format in the file; default yuv420p for H.264, and for FFV1 gray, or bgr0 with
             `lossless=True`.
         lossless: exact RGB frames: selects FFV1 with bgr0.
@@ -107,7 +109,7 @@ class VideoWriter:
         self._time_base = time_base or time_base_for(rate)
         self._finished = False
         self._last_tick: int | None = None
-        self.temporary = self.path.with_name(f".{self.path.stem}.{os.getpid()}.tmp{self.path.suffix}")
+        self.temporary = temporary_beside(self.path)
         encoder, default_format = _ENCODERS[codec]
         self._format = pix_fmt or default_format
         self._container, self._stream = self._open(encoder, bitrate, crf, gop)
@@ -132,7 +134,9 @@ class VideoWriter:
             if gop is not None:
                 context.gop_size = gop
             if encoder == "libx264":
-                context.options = {"preset": "veryfast"} | ({} if bitrate else {"crf": str(crf)})
+                # With macroblock trees, what a given bitrate makes may differ from one run to the next.
+                rate = {"mbtree": "0"} if bitrate else {"crf": str(crf)}
+                context.options = {"preset": "veryfast"} | rate
                 if bitrate:
                     context.bit_rate = bitrate
                 if self._format.startswith("yuv"):

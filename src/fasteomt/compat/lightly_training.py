@@ -1,6 +1,6 @@
-"""What the training script needs from LightlyTrain's private names (0.16.2); no other script touches them.
+"""The private names of LightlyTrain 0.16.2 that training touches.
 
-Above all the batch probe: how many images LightlyTrain's own training and validation step fit into the GPU.
+Above all for the batch probe: how many images LightlyTrain's own training and validation steps fit a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,34 @@ import torch
 
 from fasteomt.errors import InputError, UnsupportedError
 
+PRIVATE_NAMES = {
+    "lightly_train._commands.train_task_helpers": (
+        "get_metric_args",
+        "get_train_model_args",
+        "get_transform_args",
+    ),
+    "lightly_train._data.mask_semantic_segmentation_dataset": (
+        "MaskSemanticSegmentationDataArgs",
+        "MaskSemanticSegmentationDataArgs.ignore_index",
+    ),
+    "lightly_train._models.dinov3.dinov3_package": (
+        "DINOV3_PACKAGE",
+        "DINOV3_PACKAGE.get_model",
+        "DINOV3_PACKAGE.model_name_to_statedict_name",
+        "MODEL_NAME_TO_INFO",
+    ),
+    "lightly_train._task_models.dinov3_eomt_semantic_segmentation.train_model": (
+        "DINOv3EoMTSemanticSegmentationTrain",
+        "DINOv3EoMTSemanticSegmentationTrain.clip_gradients",
+        "DINOv3EoMTSemanticSegmentationTrain.get_optimizer",
+        "DINOv3EoMTSemanticSegmentationTrain.get_train_model_args_cls",
+        "DINOv3EoMTSemanticSegmentationTrain.set_train_mode",
+        "DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls",
+        "DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls.default_batch_size",
+        "DINOv3EoMTSemanticSegmentationTrain.training_step",
+        "DINOv3EoMTSemanticSegmentationTrain.validation_step",
+    ),
+}
 # Room for fragmentation and for what the random batches of the probe don't show.
 _MEMORY_SHARE = 0.9
 # Masks per image grow with the classes that an image shows at once, not with those that a data set knows.
