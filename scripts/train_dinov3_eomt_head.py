@@ -28,7 +28,12 @@ from urllib.error import URLError
 import torch
 
 from fasteomt.cli.script import OneLineParser, exit_code
-from fasteomt.compat.lightly_training import backbone_name, largest_batch, random_backbone
+from fasteomt.compat.lightly_training import (
+    DEFAULT_BATCH_SIZE,
+    backbone_name,
+    largest_batch,
+    random_backbone,
+)
 from fasteomt.data.dataset import SegmentationSet, open_dataset
 from fasteomt.data.folders import export_masks
 from fasteomt.errors import (
@@ -42,7 +47,6 @@ from fasteomt.errors import (
 from fasteomt.files import write_json
 
 NAME = "train_dinov3_eomt_head"
-UPSTREAM_BATCH_SIZE = 16
 EXPORTS = {"best.pth": "exported_best.pt", "last.pth": "exported_last.pt"}
 
 
@@ -126,8 +130,7 @@ def train(args: argparse.Namespace) -> Path:
         # LightlyTrain 0.16.2 resolves its `float32_matmul_precision` but never applies it to this task.
         torch.set_float32_matmul_precision(args.matmul_precision)
     batch = choose_batch(args, splits, model_args, transform_args)
-    # LightlyTrain accumulates gradients when a batch is at most half its default.
-    accumulated = max(1, UPSTREAM_BATCH_SIZE // batch)
+    accumulated = max(1, DEFAULT_BATCH_SIZE // batch)
     steps = args.steps or math.ceil(len(splits["train"]) / (batch * accumulated)) * args.epochs
 
     with tempfile.TemporaryDirectory(prefix="fasteomt_") as scratch:
@@ -245,7 +248,7 @@ def choose_batch(
         return args.batch_size
     limit = len(splits["train"])
     if args.skip_batch_probe or not torch.cuda.is_available():
-        return min(UPSTREAM_BATCH_SIZE, limit)
+        return min(DEFAULT_BATCH_SIZE, limit)
     name = args.model
     if Path(name).exists():
         from fasteomt.checkpoint import read

@@ -39,4 +39,4 @@ def test_probe_step_runs_upstreams_steps() -> None:
         crops=2,
     )
     step(2)
-    assert default == 16
+    assert default == lightly_training.DEFAULT_BATCH_SIZE

@@ -162,7 +162,7 @@ def test_classes_that_clash_or_are_unclear(tmp_path: Path, text: str, expected: 
 # Export
 
 
-def coco_set(folder: Path) -> SegmentationSet:
+def coco_set(folder: Path, head: int = 3) -> SegmentationSet:
     """Two images of one square and a crowd region, one of them in a subfolder."""
     folder.mkdir(parents=True)
     images = []
@@ -173,10 +173,10 @@ def coco_set(folder: Path) -> SegmentationSet:
     square, crowd = [0, 0, 9, 0, 9, 9, 0, 9], [10, 0, 16, 0, 16, 6, 10, 6]
     coco = {
         "images": images,
-        "categories": [{"id": 3, "name": "head"}],
+        "categories": [{"id": head, "name": "head"}],
         "annotations": [
-            {"id": 1, "image_id": 0, "category_id": 3, "segmentation": [square]},
-            {"id": 2, "image_id": 1, "category_id": 3, "segmentation": [crowd], "iscrowd": 1},
+            {"id": 1, "image_id": 0, "category_id": head, "segmentation": [square]},
+            {"id": 2, "image_id": 1, "category_id": head, "segmentation": [crowd], "iscrowd": 1},
         ],
     }
     path = folder / "_annotations.coco.json"
@@ -187,11 +187,8 @@ def coco_set(folder: Path) -> SegmentationSet:
 def test_export_round_trip(tmp_path: Path) -> None:
     """A7: training on exported masks sees what evaluation sees."""
     dataset = coco_set(tmp_path / "coco")
-    seen: list[tuple[int, int]] = []
     out = tmp_path / "out" / "valid"
-    classes = export_masks(dataset, out, progress=lambda done, total: seen.append((done, total)))
-    assert classes == {0: "background", 3: "head"}
-    assert seen == [(1, 2), (2, 2)]
+    assert export_masks(dataset, out) == {"images": str(out / "images"), "masks": str(out / "masks")}
     again = open_dataset(tmp_path / "out")
     assert (again.classes, again.ignore, again.warnings) == (dataset.classes, 255, [])
     assert [sample.name for sample in again] == [sample.name for sample in dataset]
@@ -203,15 +200,14 @@ def test_export_round_trip(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["valid"]  # nothing temporary is left
 
 
-def test_lightly_train_reads_exported_masks_as_they_are(tmp_path: Path) -> None:
-    """A7: the same in training; crowd pixels are ignored there."""
+@pytest.mark.parametrize("head", [3, 300])
+def test_lightly_train_reads_exported_masks_as_they_are(tmp_path: Path, head: int) -> None:
+    """A7: the same in training, with 16-bit masks too; crowd pixels are ignored there."""
     upstream = pytest.importorskip("lightly_train._data.mask_semantic_segmentation_dataset")
-    dataset = coco_set(tmp_path / "coco")
-    out = tmp_path / "out"
-    classes = export_masks(dataset, out)
-    split = {"images": str(out / "images"), "masks": str(out / "masks")}
+    dataset = coco_set(tmp_path / "coco", head=head)
+    split = export_masks(dataset, tmp_path / "out")
     arguments = upstream.MaskSemanticSegmentationDataArgs(
-        train=split, val=split, classes=classes
+        train=split, val=split, classes=dataset.classes
     ).get_train_args()
     files = sorted(arguments.list_image_info(), key=lambda row: row["image_filepaths"])
     reader = upstream.MaskSemanticSegmentationDataset(dataset_args=arguments, image_info=files)
@@ -221,6 +217,15 @@ def test_lightly_train_reads_exported_masks_as_they_are(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ids, np.where(sample.mask() == 255, -100, sample.mask().astype(int)))
         image = upstream.file_helpers.open_image_numpy(Path(row["image_filepaths"]))
         np.testing.assert_array_equal(image, sample.rgb())
+
+
+def test_any_number_of_workers_exports_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fasteomt.data.folders._WORTH_PROCESSES", 1)
+    dataset = coco_set(tmp_path / "coco")
+    masks = [export_masks(dataset, tmp_path / str(n), workers=n)["masks"] for n in (0, 1, 2)]
+    written = [{p.relative_to(m): p.read_bytes() for p in Path(m).rglob("*.png")} for m in masks]
+    assert {path.as_posix() for path in written[0]} == {"a.png", "sub/b.png"}
+    assert written[0] == written[1] == written[2]
 
 
 def test_export_of_ids_past_255_is_16_bit(tmp_path: Path) -> None:

@@ -142,6 +142,10 @@ def captured_call(train: ModuleType, monkeypatch: pytest.MonkeyPatch, options: l
 
     def fake(**arguments: Any) -> None:
         calls.append(arguments)
+        for split in ("train", "val"):
+            folders = arguments["data"][split]
+            stems = [{path.stem for path in Path(folders[kind]).iterdir()} for kind in ("images", "masks")]
+            assert stems[0] == stems[1] != set()
         exports = Path(arguments["out"]) / "exported_models"
         exports.mkdir()
         for name in ("best", "last"):

@@ -81,6 +81,19 @@ def test_bitrate_is_kept(tmp_path: Path) -> None:
     assert sizes[200_000] < 0.6 * sizes[800_000]
 
 
+def test_a_bitrate_gives_the_same_bytes_every_time(tmp_path: Path) -> None:
+    base = RNG.integers(0, 256, (96, 128, 3), dtype=np.uint8)
+    encoded = set()
+    for run in range(3):
+        with VideoWriter(tmp_path / f"{run}.mp4", 128, 96, 25, bitrate=300_000) as writer:
+            for shift in range(60):
+                writer.write(np.roll(base, (shift, 2 * shift), axis=(0, 1)))
+        encoded.add((tmp_path / f"{run}.mp4").read_bytes())
+    assert len(encoded) == 1
+    # libx264 writes its settings into the file: the one that may make runs differ is off.
+    assert b"mbtree=0" in encoded.pop()
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="suffix"):
         VideoWriter(tmp_path / "a.xyz", 64, 48)

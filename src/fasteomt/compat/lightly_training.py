@@ -42,6 +42,8 @@ PRIVATE_NAMES = {
         "DINOv3EoMTSemanticSegmentationTrain.validation_step",
     ),
 }
+# LightlyTrain accumulates gradients when a batch is at most half of this.
+DEFAULT_BATCH_SIZE = 16
 # Room for fragmentation and for what the random batches of the probe don't show.
 _MEMORY_SHARE = 0.9
 # Masks per image grow with the classes that an image shows at once, not with those that a data set knows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 NUM_REGISTER_TOKENS = 4
 LAYER_NORM_EPS = 1e-5
+MAX_CROP_SIZE = 8192  # more is a mistake in a file, and memory for its tokens doesn't exist
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,20 @@ class ModelSpec:
             )
         if len(self.mean) != 3 or len(self.std) != 3:
             raise CheckpointError(f"{self.name}: takes {len(self.mean)} channels: only RGB is supported")
-        if not all(s > 0 for s in self.std):
-            raise CheckpointError(f"{self.name}: normalisation std {self.std} must be positive")
+        if not all(math.isfinite(m) and 0 < s < math.inf for m, s in zip(self.mean, self.std, strict=True)):
+            raise CheckpointError(
+                f"{self.name}: normalisation {self.mean}, {self.std}: must be finite, std positive"
+            )
+        if not all(-(2**31) <= i < 2**31 for i in self.class_ids):
+            raise CheckpointError(f"{self.name}: class ids {list(self.class_ids)[:3]}... must fit 32 bits")
+        if self.num_queries < 1:
+            raise CheckpointError(f"{self.name}: has no queries")
         if not 1 <= self.num_joint_blocks <= self.depth:
             raise CheckpointError(f"{self.name}: {self.num_joint_blocks} joint blocks in {self.depth} blocks")
-        if self.crop_size < self.patch_size:
-            raise CheckpointError(f"{self.name}: image size {self.image_size} is below one patch")
+        if not self.patch_size <= self.crop_size <= MAX_CROP_SIZE:
+            raise CheckpointError(
+                f"{self.name}: image size {self.image_size} must be from one patch to {MAX_CROP_SIZE} pixels"
+            )
 
     @property
     def crop_size(self) -> int:

@@ -27,7 +27,8 @@ _UNUSED = re.compile(
 
 def first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return text[0][:160] if text else type(error).__name__
+    # A bare key or number says nothing to a reader.
+    return text[0][:160] if text and any(c.isalpha() for c in text[0]) else type(error).__name__
 
 
 def find_state(payload: Any) -> dict[str, Tensor] | None:
@@ -108,6 +109,8 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
     if normalize is None:
         notes.append("the file doesn't say its normalisation: ImageNet mean and std assumed")
         normalize = {}
+    if not isinstance(normalize, dict) or not isinstance(classes, dict):
+        raise CheckpointError("its classes or its normalisation are not a dictionary: export it again")
     ignore = arguments.get("class_ignore_index")
     optional: dict[str, Any] = {k: tuple(map(float, normalize[k])) for k in ("mean", "std") if k in normalize}
     return ModelSpec(
@@ -174,6 +177,11 @@ def complete_weights(
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise CheckpointError(f"{source}: {problem} {shown}: not a DINOv3 EoMT model supported here")
     used = {name: weights[name] for name in expected}
+    for name, weight in used.items():
+        if not weight.is_floating_point() or weight.layout != torch.strided:
+            raise CheckpointError(
+                f"{source}: weight {name} is {weight.layout} {weight.dtype}: must be dense and floating"
+            )
     broken = [n for n, w in used.items() if not w.sum(dtype=torch.float32).isfinite()]
     if broken:
         notes.append(f"weights with NaN or infinity: {', '.join(broken[:3])}: masks can't be trusted")
