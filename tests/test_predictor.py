@@ -171,6 +171,26 @@ def test_fp32_leaves_the_processs_tf32_setting_alone(small_checkpoint: Checkpoin
         torch.set_float32_matmul_precision("highest")
 
 
+def test_fp32_works_and_restores_where_backends_are_set_one_by_one(
+    small_checkpoint: Checkpoint, rgb: np.ndarray
+) -> None:
+    """Once a program has done so, torch refuses to tell its older global setting."""
+    backends = torch.backends
+    settings = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+    before = [setting.fp32_precision for setting in settings]
+    exact = predictor(small_checkpoint).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
+    try:
+        wanted = ["tf32", "tf32", "bf16", "bf16"]
+        for setting, precision in zip(settings, wanted, strict=True):
+            setting.fp32_precision = precision
+        scores = predictor(small_checkpoint).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
+        assert [setting.fp32_precision for setting in settings] == wanted
+        assert (scores - exact).abs().max() <= 1e-6 * exact.max()
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision
+
+
 def test_polygons_cover_the_class(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
     import cv2
 

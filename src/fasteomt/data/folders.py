@@ -30,8 +30,8 @@ from fasteomt.images import image_size, read_image
 
 IMAGES_DIR, MASKS_DIR, CLASSES_JSON = "images", "masks", "classes.json"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-# Fewer masks are painted before processes have started.
-_WORTH_PROCESSES = 500
+# Fewer masks are painted, at some 2 ms each, before processes have started.
+_WORTH_PROCESSES = 2000
 _MASK_MODES = ("1", "P", "L", "I", "I;16", "I;16B", "I;16L")
 
 

@@ -91,16 +91,18 @@ class Engine:
             with torch.autocast(self.device.type, self.stack.dtype):
                 yield
             return
-        # fp32 means fp32: whatever the process allows elsewhere, no TF32 in here.
-        precision = torch.get_float32_matmul_precision()
-        convolution = torch.backends.cudnn.allow_tf32
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+        # fp32 means fp32: whatever the process allows elsewhere, no TF32 or bfloat16 in here. Set where torch
+        # keeps it, since its older global setting can't be read once a program has used these.
+        backends = torch.backends
+        settings = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+        before = [setting.fp32_precision for setting in settings]
         try:
+            for setting in settings:
+                setting.fp32_precision = "ieee"
             yield
         finally:
-            torch.backends.cudnn.allow_tf32 = convolution
-            torch.set_float32_matmul_precision(precision)
+            for setting, precision in zip(settings, before, strict=True):
+                setting.fp32_precision = precision
 
     @torch.inference_mode()
     def scores(self, frame: Tensor) -> Tensor:
