@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,7 @@ class Engine:
             return
         # fp32 means fp32: whatever the process allows elsewhere, no TF32 or bfloat16 in here. Set where torch
         # keeps it, since its older global setting can't be read once a program has used these.
-        backends = torch.backends
+        backends: Any = torch.backends
         settings = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
         before = [setting.fp32_precision for setting in settings]
         try:
