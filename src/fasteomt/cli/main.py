@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from fasteomt import __version__
-from fasteomt.cli import data, demo, doctor, eval_, infer, plan
+from fasteomt.cli import convert, data, demo, doctor, eval_, infer, plan
 from fasteomt.errors import FastEomtError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("infer")(infer.infer)
 app.command("eval")(eval_.eval_)
+app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(plan.app, name="plan")

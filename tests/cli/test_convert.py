@@ -1,0 +1,68 @@
+"""`fasteomt convert`: forms and types, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fasteomt.checkpoint import Checkpoint, read, write_export
+from fasteomt.cli.main import main
+
+
+@pytest.fixture
+def source(tmp_path: Path, small_checkpoint: Checkpoint) -> Path:
+    return write_export(tmp_path / "last.ckpt", small_checkpoint.spec, small_checkpoint.weights)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize(("dtype", "stored"), [("keep", torch.float32), ("bf16", torch.bfloat16)])
+def test_forms_and_types(
+    tmp_path: Path, source: Path, small_checkpoint: Checkpoint, suffix: str, dtype: str, stored: torch.dtype
+) -> None:
+    target = tmp_path / f"model{suffix}"
+    assert main(["convert", str(source), str(target), "--dtype", dtype]) == 0
+    found = read(target)
+    assert found.spec == small_checkpoint.spec
+    weight = found.weights["queries.weight"]
+    assert weight.dtype == stored
+    assert torch.equal(weight, small_checkpoint.weights["queries.weight"].to(stored))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["model.onnx"], "must end in"),
+        (["model.pt", "--dtype", "int3"], "choose keep"),
+        (["last.ckpt"], "must end in"),
+        (["taken.pt"], "exists"),
+    ],
+)
+def test_refusals_leave_everything_as_it_was(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], match: str
+) -> None:
+    (tmp_path / "taken.pt").write_text("mine")
+    assert main(["convert", str(source), str(tmp_path / arguments[0]), *arguments[1:]]) == 2
+    error = capsys.readouterr().err
+    assert match in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "taken.pt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.ckpt", "taken.pt"]
+
+
+def test_a_file_is_not_converted_onto_itself(tmp_path: Path, source: Path) -> None:
+    same = source.rename(tmp_path / "model.pt")
+    before = same.read_bytes()
+    assert main(["convert", str(same), str(same), "--overwrite"]) == 2
+    assert same.read_bytes() == before
+
+
+def test_weights_past_fp16_are_refused(
+    tmp_path: Path, small_checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = small_checkpoint.weights | {"queries.weight": torch.full((8, 64), 1e5)}
+    path = write_export(tmp_path / "large.pt", small_checkpoint.spec, weights)
+    assert main(["convert", str(path), str(tmp_path / "half.pt"), "--dtype", "fp16"]) == 2
+    assert "65504" in capsys.readouterr().err
+    assert not (tmp_path / "half.pt").exists()
