@@ -298,6 +298,16 @@ def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
         (lambda c: c["train_model"].update({"model.queries.weight": torch.ones(8, 64).to_sparse()}), "dense"),
         (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(64).int()}), "floating"),
         (lambda c: c["train_model"].update({"model.queries.weight": torch.tensor(1.0)}), "make no model"),
+        (lambda c: c["train_model"].update({"model.backbone.blocks.99999999.x": torch.ones(1)}), "gaps"),
+        (lambda c: c["train_model"].update({"model.upscale.99999999.x": torch.ones(1)}), "gaps"),
+        (lambda c: c["train_model"].update({"model.backbone.rope_embed.periods": torch.ones(5)}), "no ViT"),
+        (lambda c: c["train_model"].update({"model.backbone.rope_embed.periods": torch.ones(999)}), "no ViT"),
+        (lambda c: c["model_init_args"].update(image_size=(float("inf"), 64)), "make no model"),
+        (
+            lambda c: c["train_model"].update({"model.queries.weight": torch.ones(8, 64, device="meta")}),
+            "dense",
+        ),
+        (lambda c: (c.pop("train_model"), c.update(model=c)), "no model weights"),
         (lambda c: c.update(model_init_args=[1]), "not a dictionary"),
     ],
 )

@@ -91,6 +91,7 @@ def test_bad_input_is_found_before_the_model_is_loaded(
         ([str(good), "--save", "mask", *out], 2, "choose from masks, overlay"),
         ([str(good), "--start", "9", *out], 2, "no frame from 9 s"),
         ([str(good), "--stride", "0", *out], 2, "stride"),
+        (["x" * 5000, *out], 2, "name too long"),
         ([*out], 2, "Missing argument"),
     ):
         assert main(["infer", *arguments]) == code

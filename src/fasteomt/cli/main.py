@@ -61,6 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except FastEomtError as error:
         return _fail(str(error), error.exit_code)
+    except OSError as error:
+        # Names that the file system refuses can come up wherever a path is looked at.
+        where = "" if error.filename is None else f"{str(error.filename)[:80]}: "
+        return _fail(f"{where}{error.strerror or error}: check the path", 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except typer.Abort:

@@ -95,6 +95,12 @@ class ModelSpec:
     num_register_tokens: int = NUM_REGISTER_TOKENS
 
     def __post_init__(self) -> None:
+        counts = self.patch_size, self.embed_dim, self.num_heads, self.ffn_hidden, self.num_upscale_blocks
+        # RoPE turns pairs of a head's channels, for two axes.
+        if min(counts) < 1 or self.embed_dim % (4 * self.num_heads):
+            raise CheckpointError(
+                f"{self.name}: patch {self.patch_size}, {self.num_heads} heads of {self.embed_dim}: no ViT"
+            )
         if len(self.class_ids) != len(self.class_names) or not self.class_ids:
             raise CheckpointError(
                 f"{self.name}: has {len(self.class_ids)} ids, {len(self.class_names)} names"

@@ -31,15 +31,16 @@ def first_line(error: Exception) -> str:
     return text[0][:160] if text and any(c.isalpha() for c in text[0]) else type(error).__name__
 
 
-def find_state(payload: Any) -> dict[str, Tensor] | None:
-    """The dictionary of tensors that holds `queries.weight`, whatever wraps it."""
-    if not isinstance(payload, dict):
+def find_state(payload: Any, depth: int = 4) -> dict[str, Tensor] | None:
+    """The dictionary of tensors that holds `queries.weight`, in at most `depth` wrappers: files may hold
+    themselves."""
+    if not isinstance(payload, dict) or depth == 0:
         return None
     state = {_strip(k): v for k, v in payload.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if "queries.weight" in state:
         return state
     for key in _STATE_KEYS:
-        found = find_state(payload.get(key))
+        found = find_state(payload.get(key), depth - 1)
         if found is not None:
             return found
     return state if "backbone.cls_token" in state else None
@@ -62,7 +63,7 @@ def spec_and_weights(
         raise CheckpointError(f"{source}: weight {error} is missing: not a DINOv3 EoMT model") from None
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error}") from None
-    except (TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise CheckpointError(
             f"{source}: its arguments or shapes make no model: {first_line(error)}"
         ) from None
@@ -73,7 +74,7 @@ def spec_and_weights(
 def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[str]) -> ModelSpec:
     patch_weight = state["backbone.patch_embed.proj.weight"]
     embed_dim, patch_size = patch_weight.shape[0], patch_weight.shape[-1]
-    depth = 1 + max(int(k.split(".")[2]) for k in state if k.startswith("backbone.blocks."))
+    depth = _count(state, "backbone.blocks.")
     swiglu = "backbone.blocks.0.mlp.w1.weight" in state
     hidden = state[f"backbone.blocks.0.mlp.{'w1' if swiglu else 'fc1'}.weight"].shape[0]
     backbone = Backbone(
@@ -124,7 +125,7 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
         qkv_bias=backbone.qkv_bias,
         num_queries=state["queries.weight"].shape[0],
         num_joint_blocks=int(joint_blocks),
-        num_upscale_blocks=1 + max(int(k.split(".")[1]) for k in state if k.startswith("upscale.")),
+        num_upscale_blocks=_count(state, "upscale."),
         class_ids=tuple(int(i) for i in classes),
         class_names=tuple(str(n) for n in classes.values()),
         class_ignore_index=None if ignore is None else int(ignore),
@@ -132,6 +133,15 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
         num_register_tokens=state["backbone.storage_tokens"].shape[1],
         **optional,
     )
+
+
+def _count(state: dict[str, Tensor], prefix: str) -> int:
+    """Modules of a list by their numbers in the weights' names, which must have no gap: a large number in a
+    damaged file must not make a large model."""
+    found = {int(k.removeprefix(prefix).split(".")[0]) for k in state if k.startswith(prefix)}
+    if found != set(range(len(found))):
+        raise CheckpointError(f"its weights '{prefix}*' are numbered with gaps: not a DINOv3 EoMT model")
+    return len(found)
 
 
 def _num_heads(state: dict[str, Tensor], embed_dim: int) -> int:
@@ -178,10 +188,9 @@ def complete_weights(
             raise CheckpointError(f"{source}: {problem} {shown}: not a DINOv3 EoMT model supported here")
     used = {name: weights[name] for name in expected}
     for name, weight in used.items():
-        if not weight.is_floating_point() or weight.layout != torch.strided:
-            raise CheckpointError(
-                f"{source}: weight {name} is {weight.layout} {weight.dtype}: must be dense and floating"
-            )
+        if not weight.is_floating_point() or weight.layout != torch.strided or weight.is_meta:
+            kind = f"{weight.layout} {weight.dtype} on {weight.device}"
+            raise CheckpointError(f"{source}: weight {name} is {kind}: must be dense and floating")
     broken = [n for n, w in used.items() if not w.sum(dtype=torch.float32).isfinite()]
     if broken:
         notes.append(f"weights with NaN or infinity: {', '.join(broken[:3])}: masks can't be trusted")

@@ -71,6 +71,11 @@ class Source(ABC):
         self.close()
 
 
+# What FFmpeg's 64-bit timestamps and Python's iterators can take, with room to spare.
+MAX_SECONDS = 10**9
+MAX_STRIDE = 10**9
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which frames: shown at `start` or later and before `end` (seconds), and every `stride`-th of these."""
@@ -80,10 +85,10 @@ class Selection:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise InputError(f"stride {self.stride}: must be 1 or more")
-        if self.start is not None and not 0 <= self.start < float("inf"):
-            raise InputError(f"start {self.start}: must be seconds from 0 on")
+        if not 1 <= self.stride <= MAX_STRIDE:
+            raise InputError(f"stride {self.stride}: must be 1 to {MAX_STRIDE}")
+        if self.start is not None and not 0 <= self.start <= MAX_SECONDS:
+            raise InputError(f"start {self.start}: must be 0 to {MAX_SECONDS} seconds")
         if self.end is not None and not (self.start or 0) < self.end:
             raise InputError(f"end {self.end}: must be after start, {self.start or 0} s")
 
