@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import pathlib
 import pickle
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fasteomt.checkpoint import (
     MODEL_CLASS_PATH,
@@ -279,9 +284,27 @@ def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
         (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(3)}), "shape: mask_head"),
         (lambda c: c["model_init_args"].update(classes={0: "only one"}), "class head has 2 classes"),
         (lambda c: c["model_init_args"].update(classes={0: "head", 1: "head"}), "share the name 'head'"),
+        (lambda c: c["model_init_args"].update(classes={"a": "x", "b": "y"}), "class_ids is .*int"),
+        (lambda c: c["model_init_args"].update(classes={0: 1, 1: "1"}), "class_names is .*str"),
+        (lambda c: c["model_init_args"].update(classes={0: "a", 1: "\udc80"}), r"'\\udc80' is no text"),
+        (lambda c: c["model_init_args"].update(classes=torch.ones(2)), "not a dictionary"),
+        (lambda c: c["model_init_args"].update(model_name=torch.ones(2)), "name is tensor"),
+        (lambda c: c["model_init_args"].update(model_name="a\nb"), "printable"),
         (
-            lambda c: c["model_init_args"].update(classes={"a": "x", "b": "y"}),
-            "arguments or shapes make no model",
+            lambda c: c["model_init_args"].update(num_joint_blocks="3"),
+            "num_joint_blocks is '3': expected int",
+        ),
+        (lambda c: c["model_init_args"].update(num_joint_blocks=10**400), "joint blocks in 3 blocks"),
+        (lambda c: c["model_init_args"].update(image_size="512"), "image_size is '512'"),
+        (lambda c: c["model_init_args"].update(image_size=torch.tensor([64, 64])), "image_size is tensor"),
+        (lambda c: c["model_init_args"].update(class_ignore_index=2.5), "class_ignore_index is 2.5"),
+        (
+            lambda c: c["model_init_args"].update(image_normalize={"mean": "abc", "std": (1, 1, 1)}),
+            "mean is 'abc'",
+        ),
+        (
+            lambda c: c["model_init_args"].update(image_normalize={"mean": (10**400,) * 3, "std": (1,) * 3}),
+            "finite",
         ),
         (lambda c: c["model_init_args"].update(num_joint_blocks=9), "9 joint blocks in 3 blocks"),
         (lambda c: c["model_init_args"].update(image_normalize={"mean": (1,), "std": (1,)}), "only RGB"),
@@ -293,7 +316,7 @@ def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
         (lambda c: c["model_init_args"].update(classes=["a", "b"]), "not a dictionary"),
         (lambda c: c["model_init_args"].update(classes={0: "a", 2**40: "b"}), "fit 32 bits"),
         (lambda c: c["model_init_args"].update(image_size=(4, 4)), "one patch"),
-        (lambda c: c["model_init_args"].update(image_size=(10**9, 10**9)), "8192 pixels"),
+        (lambda c: c["model_init_args"].update(image_size=(10**9, 10**9)), "2048 pixels"),
         (lambda c: c["train_model"].update({"model.queries.weight": torch.zeros(0, 64)}), "no queries"),
         (lambda c: c["train_model"].update({"model.queries.weight": torch.ones(8, 64).to_sparse()}), "dense"),
         (lambda c: c["train_model"].update({"model.mask_head.0.bias": torch.ones(64).int()}), "floating"),
@@ -302,13 +325,44 @@ def test_other_models_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
         (lambda c: c["train_model"].update({"model.upscale.99999999.x": torch.ones(1)}), "gaps"),
         (lambda c: c["train_model"].update({"model.backbone.rope_embed.periods": torch.ones(5)}), "no ViT"),
         (lambda c: c["train_model"].update({"model.backbone.rope_embed.periods": torch.ones(999)}), "no ViT"),
-        (lambda c: c["model_init_args"].update(image_size=(float("inf"), 64)), "make no model"),
+        (lambda c: c["model_init_args"].update(image_size=(float("inf"), 64)), "image_size is .*int"),
+        (
+            lambda c: c["train_model"].update({"model.queries.weight": torch.zeros(1).expand(10**12, 64)}),
+            "at most 4096",
+        ),
+        (
+            lambda c: c["train_model"].update({"model.class_head.weight": torch.zeros(1).expand(10**12, 64)}),
+            "at most 65536",
+        ),
+        (
+            lambda c: c["train_model"].update(
+                {"model.queries.weight": torch.nested.nested_tensor([torch.zeros(8, 64)])}
+            ),
+            "make no model",
+        ),
+        (
+            lambda c: c["train_model"].update(
+                {"model.mask_head.0.bias": torch.nested.nested_tensor([torch.zeros(64)])}
+            ),
+            "nested",
+        ),
+        (
+            lambda c: c["train_model"].update(
+                {"model.queries.weight": torch.zeros(8, 64).to(torch.float8_e8m0fnu)}
+            ),
+            "8 to 64 bits",
+        ),
+        (lambda c: c["train_model"].update({"model.x\n" + "y" * 9999: torch.ones(1)}), "unknown x y+:"),
         (
             lambda c: c["train_model"].update({"model.queries.weight": torch.ones(8, 64, device="meta")}),
             "dense",
         ),
         (lambda c: (c.pop("train_model"), c.update(model=c)), "no model weights"),
         (lambda c: c.update(model_init_args=[1]), "not a dictionary"),
+        (lambda c: c.update(model_init_args=torch.ones(3)), "model_init_args are not a dictionary"),
+        (lambda c: c.update(model_init_args=""), "model_init_args are not a dictionary"),
+        (lambda c: c.update(model_class_path=torch.ones(3)), "holds a tensor"),
+        (lambda c: c.update(model_class_path=[MODEL_CLASS_PATH]), "holds a "),
     ],
 )
 def test_inconsistent_files_are_refused(
@@ -319,6 +373,96 @@ def test_inconsistent_files_are_refused(
         read(save(tmp_path / "a.pt", export))
     assert "a.pt" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_arguments_may_be_lists(tmp_path: Path, export: dict[str, Any], small_spec: ModelSpec) -> None:
+    export["model_init_args"] |= {
+        "image_size": [64, 64],
+        "image_normalize": {"mean": [0, 0, 0], "std": [1] * 3},
+    }
+    export.pop("model_class_path")
+    found = read(save(tmp_path / "a.pt", export)).spec
+    assert found == replace(small_spec, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+def described(path: Path, checkpoint: Checkpoint, description: str) -> Path:
+    """Our safetensors with any text where the model's description belongs."""
+    save_file(dict(checkpoint.weights), path, metadata={"fasteomt.spec": description})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        # The checks were a hang, or hours, before.
+        ({"depth": 10**7, "num_joint_blocks": 1}, "depth is 10000000: at most 128"),
+        ({"depth": 100, "num_joint_blocks": 1}, "lacks backbone.blocks.10"),
+        ({"num_upscale_blocks": 10**7}, "10000000 upscale blocks"),
+        ({"embed_dim": 2**40}, "at most 8192"),
+        ({"num_heads": 10**400}, "at most 256"),
+        ({"ffn_hidden": 10**12}, "at most 32768"),
+        ({"num_queries": 10**12}, "at most 4096"),
+        ({"num_register_tokens": 10**12}, "at most 256"),
+        ({"num_register_tokens": -1}, "no ViT"),
+        ({"patch_size": 10**6}, "image size"),
+        ({"patch_size": 8, "image_size": [1100, 1100]}, "to 1024 pixels"),
+        ({"image_size": [4096, 4096]}, "to 2048 pixels"),
+        ({"class_ids": list(range(10**5)), "class_names": ["a"] * 10**5}, "1 to 65536"),
+        ({"class_ids": list(range(60000)), "class_names": ["a"] * 60000}, "share the name 'a'"),
+        ({"class_ignore_index": 2**40}, "fit 32 bits"),
+        ({"ffn": "relu"}, "'mlp' or 'swiglu'"),
+        ({"mean": [float("nan"), 0, 0]}, "finite"),
+        ({"std": [1e-300, 1, 1]}, "positive"),
+        *(
+            ({field: value}, f"{field} is ")
+            for field, value in {
+                "name": 5,
+                "patch_size": "16",
+                "embed_dim": 64.0,
+                "depth": None,
+                "num_heads": [2],
+                "ffn": 1,
+                "ffn_hidden": {},
+                "qkv_bias": 1,
+                "num_queries": True,
+                "num_joint_blocks": "1",
+                "num_upscale_blocks": 2.5,
+                "class_ids": "01",
+                "class_names": ["a", 1],
+                "class_ignore_index": "255",
+                "image_size": [64],
+                "mean": ["0", "0", "0"],
+                "std": 1,
+                "num_register_tokens": None,
+            }.items()
+        ),
+    ],
+)
+def test_absurd_descriptions_are_refused_at_once(
+    tmp_path: Path, small_checkpoint: Checkpoint, changes: dict[str, Any], match: str
+) -> None:
+    description = json.loads(small_checkpoint.spec.to_json()) | changes
+    path = described(tmp_path / "a.safetensors", small_checkpoint, json.dumps(description))
+    started = time.monotonic()
+    with pytest.raises(CheckpointError, match=match) as caught:
+        read(path)
+    assert time.monotonic() - started < 5
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "description", ["", "null", "[1]", "{}", '{"x\\ny": 1}', "[" * 10**5, '{"name": ' + "9" * 5000 + "}"]
+)
+def test_descriptions_that_are_none(tmp_path: Path, small_checkpoint: Checkpoint, description: str) -> None:
+    path = described(tmp_path / "a.safetensors", small_checkpoint, description)
+    with pytest.raises(CheckpointError, match="not a fasteomt model description") as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_nan_weights_are_noted(tmp_path: Path, export: dict[str, Any]) -> None:
@@ -340,9 +484,25 @@ def test_spec_of_an_alias_needs_no_weights() -> None:
     assert (spec.embed_dim, spec.depth, spec.num_joint_blocks) == (1024, 24, 4)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "vitx16", "", "vit16"])
-def test_unknown_names(name: str) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet50", "vitx16", "", "vit16", "vitt9999", "vitt" + "9" * 100, "a\nb", "\udc80"),
+        *("x" * 5000, "x" * 5000 + ".pt", "a\0b", "a\0b.pt", None, 5, b"vitt16", ["vitt16"]),
+    ],
+    ids=lambda name: repr(name)[:20],
+)
+def test_unknown_names(name: Any) -> None:
+    for function in (resolve, resolve_spec):
+        with pytest.raises(InputError) as caught:
+            function(name)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_what_names_no_model_is_told_what_does(name: Any) -> None:
+    with pytest.raises(InputError, match="give a checkpoint file, 'heads-vitt16'"):
         resolve(name)
 
 
@@ -363,3 +523,55 @@ def test_models_that_lightly_cannot_build_are_refused(tmp_path: Path, small_spec
         with pytest.raises(CheckpointError, match="LightlyTrain"):
             write_export(tmp_path / "a.pt", spec, random_checkpoint(spec).weights)
         assert not (tmp_path / "a.pt").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+@pytest.mark.parametrize("write", [write_export, write_safetensors])
+def test_new_files_have_the_usual_mode(tmp_path: Path, small_checkpoint: Checkpoint, write: Any) -> None:
+    before = os.umask(0o027)
+    try:
+        path = write(tmp_path / "model.safetensors", small_checkpoint.spec, small_checkpoint.weights)
+    finally:
+        os.umask(before)
+    assert oct(path.stat().st_mode & 0o777) == oct(0o640)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("write", [write_export, write_safetensors])
+def test_read_only_folder(tmp_path: Path, small_checkpoint: Checkpoint, write: Any) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(InputError, match="can't be written") as caught:
+            write(tmp_path / "a.pt", small_checkpoint.spec, small_checkpoint.weights)
+    finally:
+        tmp_path.chmod(0o700)
+    assert "\n" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from fasteomt import checkpoint
+from fasteomt.cli.script import exit_code
+found = checkpoint.read(sys.argv[1])
+write = getattr(checkpoint, sys.argv[2])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+sys.exit(exit_code("test", lambda: write(sys.argv[3], found.spec, found.weights, overwrite=True)))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files")
+@pytest.mark.parametrize("write", ["write_export", "write_safetensors"])
+def test_full_disk_leaves_what_was_there(tmp_path: Path, small_checkpoint: Checkpoint, write: str) -> None:
+    source = write_export(tmp_path / "source.pt", small_checkpoint.spec, small_checkpoint.weights)
+    target = tmp_path / "target"
+    target.write_text("mine")
+    command = [sys.executable, "-c", LIMITED, str(source), write, str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"{target}: can't be written" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert target.read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source.pt", "target"]

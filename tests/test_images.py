@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -99,9 +100,18 @@ def test_file_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix:
 
 
 def test_no_file_and_no_image(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such image"):
-        open_rgb(tmp_path / "a.png")
+    for read in (open_rgb, image_size):
+        with pytest.raises(InputError, match=r"a\.png: no such file"):
+            read(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes(b"no picture")
     for read in (open_rgb, image_size):
         with pytest.raises(InputError, match=r"a\.png: not a readable image"):
+            read(tmp_path / "a.png")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names")
+def test_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    for read in (open_rgb, read_image, image_size):
+        with pytest.raises(InputError, match=r"a\.png: not a regular file"):
             read(tmp_path / "a.png")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 import fasteomt
 from fasteomt.checkpoint import Checkpoint, random_checkpoint, write_export
@@ -129,13 +130,109 @@ def test_confidence_is_the_mean_probability_of_the_predicted_pixels(
         3,
         None,
         "no-such-file.png",
+        "x" * 5000,
+        "a\0b",
+        b"a.png",
+        Image.new("RGB", (0, 5)),
+        Image.new("I;16", (5, 0)),
+        torch.full((3, 4, 4), 255.0),
+        torch.full((3, 4, 4), -0.5),
+        torch.full((3, 4, 4), torch.nan),
+        torch.full((3, 4, 4), torch.inf, dtype=torch.float64),
+        torch.zeros(3, 4, 4, dtype=torch.complex64),
+        torch.zeros(3, 4, 4, device="meta"),
+        torch.zeros(3, 4, 4).to_sparse(),
     ],
-    ids=str,
+    ids=lambda bad: " ".join(repr(bad).split())[:60],
 )
 def test_what_is_no_image_is_refused_in_one_line(small_checkpoint: Checkpoint, bad: object) -> None:
     with pytest.raises(InputError) as caught:
         predictor(small_checkpoint).predict(bad)  # type: ignore[call-overload]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of kinds that are new or will go
+def test_tensors_of_rare_kinds_are_refused_in_one_line(small_checkpoint: Checkpoint) -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(4, 4)] * 3)
+    quantised = torch.quantize_per_tensor(torch.zeros(3, 4, 4), 1.0, 0, torch.quint8)
+    for picture, match in ((nested, "nested tensor"), (quantised, r"dtype torch\.quint8")):
+        with pytest.raises(InputError, match=match) as caught:
+            predictor(small_checkpoint).predict(picture)
+        assert "\n" not in str(caught.value)
+
+
+def test_values_outside_0_to_1_are_told(small_checkpoint: Checkpoint) -> None:
+    picture = torch.rand(3, 8, 8)
+    picture[0, 0, :2] = torch.tensor([-2.5, 300])
+    with pytest.raises(InputError, match=r"values -2\.5 to 300: expected floating in \[0, 1\], or uint8"):
+        predictor(small_checkpoint).predict(picture)
+
+
+@pytest.mark.filterwarnings("error")
+def test_pictures_however_they_lie_in_memory(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    model = predictor(small_checkpoint)
+    wanted = model.predict(rgb).mask
+    frozen = rgb.copy()
+    frozen.flags.writeable = False
+    chw = torch.from_numpy(rgb).permute(2, 0, 1)
+    floating = chw.float() / 255
+    rounded = floating.clone()
+    rounded[0, 0, :2] = torch.tensor([-(2**-10), 1 + 2**-10])
+    for picture in (frozen, frozen[::-1][::-1], np.asfortranarray(rgb), floating.double()):
+        assert np.array_equal(model.predict(picture).mask, wanted)
+    assert np.array_equal(model.predict(floating.clone().requires_grad_()).mask, wanted)
+    assert np.array_equal(model.predict(torch.stack([floating] * 2, dim=3)[..., 0]).mask, wanted)
+    assert model.predict(rounded).mask.shape == wanted.shape
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_image_cut_short_that_pillow_has_only_opened(
+    tmp_path: Path,
+    small_checkpoint: Checkpoint,
+    rgb: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+    lenient: bool,
+) -> None:
+    Image.fromarray(rgb).save(tmp_path / "a.png")
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
+    with Image.open(tmp_path / "a.png") as picture, pytest.raises(InputError, match="not readable") as caught:
+        predictor(small_checkpoint).predict(picture)
+    assert "\n" not in str(caught.value)
+
+
+def test_closed_image(small_checkpoint: Checkpoint, rgb: np.ndarray, tmp_path: Path) -> None:
+    Image.fromarray(rgb).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        pass
+    with pytest.raises(InputError, match="not readable"):
+        predictor(small_checkpoint).predict(picture)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"model": None},
+        {"model": 5},
+        {"model": ""},
+        {"model": "x" * 5000},
+        {"device": None},
+        {"device": 0},
+        {"device": ""},
+        {"device": "\ud800"},
+        {"device": "a\nb"},
+        {"stack": None},
+        {"stack": ["fp32"]},
+        {"stack": "a\nb"},
+    ],
+    ids=str,
+)
+def test_load_refuses_wrong_arguments_in_one_line(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        fasteomt.load(**({"model": "heads-vitt16", "device": "cpu"} | arguments))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_broken_image_file(tmp_path: Path, small_checkpoint: Checkpoint) -> None:
@@ -210,6 +307,19 @@ def test_plot(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
     assert result.plot(rgb).size == (80, 48)
     with pytest.raises(InputError, match="give the same image"):
         result.plot(rgb[:10])
+
+
+def test_plot_takes_what_predict_takes(tmp_path: Path, small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    result = predictor(small_checkpoint).predict(rgb)
+    wanted = np.asarray(result.plot(rgb))
+    Image.fromarray(rgb).save(tmp_path / "a.png")
+    chw = torch.from_numpy(rgb).permute(2, 0, 1)
+    for picture in (tmp_path / "a.png", Image.fromarray(rgb), chw, chw.float() / 255):
+        assert np.array_equal(np.asarray(result.plot(picture)), wanted)
+    with pytest.raises(InputError, match="dtype float32: expected RGB"):
+        result.plot(rgb.astype(np.float32))
+    with pytest.raises(InputError, match="can't read an image from int"):
+        result.plot(3)  # type: ignore[arg-type]
 
 
 def test_to_supervision_without_the_package(

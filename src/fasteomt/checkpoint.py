@@ -10,7 +10,8 @@ import pathlib
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fasteomt.errors import CheckpointError, FastEomtError
+from fasteomt.errors import CheckpointError, FastEomtError, InputError, brief
 from fasteomt.files import atomic_path
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec, parse_backbone_name
@@ -70,24 +71,37 @@ def resolve(model: str | os.PathLike[str]) -> Checkpoint:
 
     Raises:
         CheckpointError: the file can't be used.
-        InputError: neither a file nor a known name.
+        InputError: neither a file nor a known name, or no text at all.
     """
-    path = Path(model)
-    if path.exists():
-        return read(path)
-    name = str(model)
-    if name in SHIPPED:
-        return read(SHIPPED[name])
-    if path.suffix or name.startswith((".", "~", os.sep)):
-        raise CheckpointError(f"no such checkpoint: {name}: check the path")
-    return random_checkpoint(ModelSpec.from_name(name))
+    path = _file_meant(model)
+    return random_checkpoint(ModelSpec.from_name(str(model))) if path is None else read(path)
 
 
 def resolve_spec(model: str | os.PathLike[str]) -> ModelSpec:
     """`resolve` without weights: an architecture's name costs no memory."""
-    if Path(model).exists() or str(model) in SHIPPED or Path(model).suffix:
-        return resolve(model).spec
-    return ModelSpec.from_name(str(model))
+    path = _file_meant(model)
+    return ModelSpec.from_name(str(model)) if path is None else read(path).spec
+
+
+def _file_meant(model: str | os.PathLike[str]) -> Path | None:
+    """The file that `--model` means; None if it can only be an architecture's name."""
+    name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(
+            f"model {brief(model)}: give a checkpoint file, {' or '.join(map(repr, SHIPPED))} (shipped), "
+            "or an architecture such as 'vitl16'"
+        )
+    path = Path(name)
+    try:
+        if path.exists():
+            return path
+    except OSError as error:
+        raise CheckpointError(f"{brief(name)}: {error.strerror or error}: check the path") from None
+    if name in SHIPPED:
+        return SHIPPED[name]
+    if path.suffix or name.startswith((".", "~", os.sep)):
+        raise CheckpointError(f"no such checkpoint: {name}: check the path")
+    return None
 
 
 def random_checkpoint(spec: ModelSpec, seed: int = 0) -> Checkpoint:
@@ -122,10 +136,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         CheckpointError: missing, cut short, foreign, unsafe or inconsistent, in one line.
     """
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "no such checkpoint"
-        raise CheckpointError(f"{path}: {what}: give the path of a .pt, .ckpt, .pth or .safetensors file")
     try:
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "no such checkpoint"
+            raise CheckpointError(f"{path}: {what}: give the path of a .pt, .ckpt, .pth or .safetensors file")
         if path.stat().st_size == 0:
             raise CheckpointError(f"{path}: the file is empty: copy or export it again")
         with path.open("rb") as file:
@@ -139,7 +153,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     except FastEomtError:
         raise
     except OSError as error:
-        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from None
+        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}: check the path") from None
     for note in notes:
         logger.warning("%s: %s", path, note)
     return Checkpoint(spec, weights, str(path), sha256, notes=tuple(notes))
@@ -175,7 +189,7 @@ def write_export(
         "model_class_path": MODEL_CLASS_PATH,
         "model_init_args": _init_args(spec),
     }
-    with atomic_path(path, overwrite=overwrite) as temporary:
+    with _new_file(path, overwrite) as temporary:
         torch.save(checkpoint, temporary)
     return Path(path)
 
@@ -194,9 +208,25 @@ def write_safetensors(
         CheckpointError: the file exists or can't be written.
     """
     tensors = {k: v.contiguous() for k, v in _cast(weights, dtype).items()}
-    with atomic_path(path, overwrite=overwrite) as temporary:
+    with _new_file(path, overwrite) as temporary:
         save_file(tensors, temporary, metadata={"fasteomt.spec": spec.to_json()})
     return Path(path)
+
+
+@contextmanager
+def _new_file(path: str | os.PathLike[str], overwrite: bool) -> Iterator[Path]:
+    """`atomic_path` for writers that have errors and file modes of their own."""
+    with atomic_path(path, overwrite=overwrite) as temporary:
+        # Made here first: whoever may read other new files of this user may read this one.
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            yield temporary
+        except (RuntimeError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: can't be written: {first_line(error)}: check the free space"
+            ) from None
+        temporary.chmod(mode)
 
 
 def _cast(weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
@@ -215,7 +245,10 @@ def _read_safetensors(path: Path) -> tuple[ModelSpec, dict[str, Tensor], list[st
         raise CheckpointError(f"{path}: damaged or cut short: {first_line(error)}: copy it again") from None
     if "fasteomt.spec" not in metadata:
         return spec_and_weights(path, raw, {})
-    spec = ModelSpec.from_json(metadata["fasteomt.spec"])
+    try:
+        spec = ModelSpec.from_json(metadata["fasteomt.spec"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     weights, notes = complete_weights(path, raw, spec)
     return spec, weights, notes
 
@@ -232,7 +265,7 @@ def _read_pickle(path: Path) -> tuple[ModelSpec, dict[str, Tensor], list[str]]:
                 "export the model with LightlyTrain and use that file"
             ) from None
         raise CheckpointError(f"{path}: not a PyTorch checkpoint: export the model again") from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
+    except Exception as error:
         # The file could be opened and hashed before: whatever fails now is its content.
         raise CheckpointError(
             f"{path}: damaged, cut short or not a PyTorch checkpoint ({first_line(error)}): copy it again"
@@ -240,14 +273,16 @@ def _read_pickle(path: Path) -> tuple[ModelSpec, dict[str, Tensor], list[str]]:
     state = find_state(payload)
     if state is None:
         raise CheckpointError(f"{path}: holds no model weights: expected a LightlyTrain export or checkpoint")
-    arguments = payload.get("model_init_args") or {}
-    class_path = str(payload.get("model_class_path", MODEL_CLASS_PATH))
-    kind = class_path.rsplit(".", 1)[-1]
-    if kind != MODEL_CLASS_PATH.rsplit(".", 1)[-1]:
-        raise CheckpointError(f"{path}: holds a {kind}: only DINOv3 EoMT semantic segmentation is supported")
-    if not isinstance(arguments, dict):
+    arguments, class_path = payload.get("model_init_args"), payload.get("model_class_path")
+    if class_path is not None:
+        kind = class_path.rsplit(".", 1)[-1] if isinstance(class_path, str) else class_path
+        if not isinstance(kind, str) or kind != MODEL_CLASS_PATH.rsplit(".", 1)[-1]:
+            raise CheckpointError(
+                f"{path}: holds a {brief(kind)}: only DINOv3 EoMT semantic segmentation is supported"
+            )
+    if arguments is not None and not isinstance(arguments, dict):
         raise CheckpointError(f"{path}: its model_init_args are not a dictionary: export the model again")
-    return spec_and_weights(path, state, arguments)
+    return spec_and_weights(path, state, arguments or {})
 
 
 def _init_args(spec: ModelSpec) -> dict[str, Any]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 from types import ModuleType
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring, _BRIEF.maxother = 200, 80
 
 
 class FastEomtError(Exception):
@@ -49,6 +53,14 @@ class InterruptedRun(FastEomtError):
 def one_line(error: BaseException) -> str:
     """An exception's text without line breaks, for messages of one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def brief(value: object) -> str:
+    """Any value for a message: as Python writes it, on one line, cut to a bearable length."""
+    try:
+        return " ".join(_BRIEF.repr(value).split())
+    except ValueError:  # an integer of more digits than Python writes
+        return f"{type(value).__name__} of many digits"
 
 
 def need(module: str, extra: str) -> ModuleType:

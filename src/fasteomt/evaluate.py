@@ -75,11 +75,11 @@ def evaluate(
     predicting = []
     for done, sample in enumerate(samples, start=1):
         rgb = sample.rgb()
-        before = time.perf_counter()
-        result = predict_rgb(rgb)
-        predicting.append(time.perf_counter() - before)
         true = sample.mask()
         try:
+            before = time.perf_counter()
+            result = predict_rgb(rgb)
+            predicting.append(time.perf_counter() - before)
             matrix.update(true, result.mask)
         except InputError as error:
             raise InputError(f"{sample.name}: {error}") from None

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps
 
 from fasteomt.errors import InputError, one_line
+from fasteomt.files import require_file
 
 # What Pillow raises for files that aren't whole images of a bearable size.
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -37,18 +37,32 @@ def read_image(path: str | os.PathLike[str], *, upright: bool = False) -> Image.
     Raises:
         InputError: missing, not an image, or cut short.
     """
-    if not Path(path).is_file():
-        raise InputError(f"no such image: {path}: check the path")
     with _readable(path), _whole_or_not_at_all(), Image.open(path) as image:
         image.load()
         return ImageOps.exif_transpose(image) if upright else image
+
+
+def opened_rgb(image: Image.Image) -> Image.Image:
+    """An image that the caller opened, its pixels perhaps still unread, as 8-bit RGB.
+
+    Raises:
+        InputError: without pixels, not a whole image, or of a mode that `to_rgb` refuses.
+    """
+    if 0 in image.size:
+        raise InputError(f"image of {image.width} x {image.height} pixels: there is nothing in it")
+    try:
+        with _whole_or_not_at_all():
+            image.load()
+    except Exception as error:  # of a closed file, also what Pillow asserts
+        raise InputError(f"PIL image: not readable ({one_line(error)}): open it again") from None
+    return to_rgb(image)
 
 
 def image_size(path: str | os.PathLike[str], *, upright: bool = False) -> tuple[int, int]:
     """(height, width) of an image file from its header: as stored, or with its EXIF orientation applied.
 
     Raises:
-        InputError: the file isn't an image.
+        InputError: missing, or not an image.
     """
     with _readable(path), Image.open(path) as image:
         # From 5 on, orientations swap the sides.
@@ -82,6 +96,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    require_file(path)
     try:
         yield
     except _UNREADABLE as error:

@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
 from fasteomt.checkpoint import Checkpoint, resolve
 from fasteomt.engine import Engine, resolve_device
-from fasteomt.errors import InputError
-from fasteomt.images import open_rgb, to_rgb
 from fasteomt.model.spec import ModelSpec
+from fasteomt.picture import Picture, rgb_tensor
 from fasteomt.result import Result
 from fasteomt.stacks import Stack, get_stack
 
 if TYPE_CHECKING:
     from fasteomt.model.tiling import ClassMap
-
-Picture = str | os.PathLike[str] | Image.Image | np.ndarray | Tensor
 
 
 def load(
@@ -41,7 +36,9 @@ def load(
         InputError: unknown model, device or stack; CheckpointError: the file can't be used.
         UnsupportedError: the device can't run the stack.
     """
-    return Predictor(resolve(model), stack=get_stack(stack), device=resolve_device(device))
+    # The names first: reading a model takes time.
+    arithmetic, where = get_stack(stack), resolve_device(device)
+    return Predictor(resolve(model), stack=arithmetic, device=where)
 
 
 class Predictor:
@@ -68,15 +65,15 @@ class Predictor:
                 floating in [0, 1]; or a list or tuple of these.
 
         Raises:
-            InputError: not an image of these kinds.
+            InputError: not an image of these kinds, or a floating one with values outside [0, 1].
         """
         if isinstance(image, list | tuple):
             return [self.predict(one) for one in image]
-        return self._result(self.engine.class_map(_rgb_tensor(image)), pts=None)
+        return self._result(self.engine.class_map(rgb_tensor(image)), pts=None)
 
     def predict_rgb(self, frame: np.ndarray, pts: float | None = None) -> Result:
         """Segment one (H, W, 3) uint8 RGB frame; `pts` (seconds) is carried through."""
-        return self._result(self.engine.class_map(_rgb_tensor(frame)), pts)
+        return self._result(self.engine.class_map(rgb_tensor(frame)), pts)
 
     def stream(self, source: str | Path | Sequence[str | Path]) -> Iterator[Result]:
         """Segment the frames of a video, image folder or glob, in order, each with its `pts`.
@@ -106,30 +103,3 @@ class Predictor:
             confidence={i: total / area for i, area, total in counted if area},
             pts=pts,
         )
-
-
-def _rgb_tensor(picture: Picture) -> Tensor:
-    """A path, PIL image, (H, W, 3) uint8 array or (3, H, W) tensor -> (3, H, W), uint8 or fp32 in [0, 1].
-
-    Raises:
-        InputError: another type, shape or dtype.
-    """
-    if isinstance(picture, str | os.PathLike):
-        picture = open_rgb(picture)
-    if isinstance(picture, Image.Image):
-        picture = np.array(to_rgb(picture))
-    if isinstance(picture, np.ndarray):
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or 0 in picture.shape:
-            raise InputError(
-                f"array of shape {picture.shape} and dtype {picture.dtype}: expected RGB (H, W, 3) uint8"
-            )
-        return torch.from_numpy(np.ascontiguousarray(picture)).permute(2, 0, 1)
-    if isinstance(picture, Tensor):
-        if picture.dim() != 3 or picture.shape[0] != 3 or 0 in picture.shape:
-            raise InputError(f"tensor of shape {tuple(picture.shape)}: expected RGB (3, H, W)")
-        if picture.dtype != torch.uint8 and not picture.is_floating_point():
-            raise InputError(f"tensor of dtype {picture.dtype}: expected uint8, or floating in [0, 1]")
-        return picture
-    raise InputError(
-        f"can't read an image from {type(picture).__name__}: give a path, PIL image, RGB array or tensor"
-    )

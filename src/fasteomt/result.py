@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -11,6 +11,9 @@ from PIL import Image
 
 from fasteomt.draw import draw_overlay, mask_colours
 from fasteomt.errors import InputError, need
+
+if TYPE_CHECKING:
+    from fasteomt.picture import Picture
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,28 @@ class Result:
         contours, _ = cv2.findContours(region, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
         return [contour[:, 0, :] for contour in contours]
 
-    def plot(self, image: np.ndarray | None = None) -> Image.Image:
-        """The mask in colours, over the (H, W, 3) uint8 RGB image if given; class 0 of the list stays clear.
+    def plot(self, image: Picture | None = None) -> Image.Image:
+        """The mask in colours, over the image if given; class 0 of the list stays clear.
+
+        Args:
+            image: any kind that `Predictor.predict` takes, of the mask's height and width.
 
         Raises:
-            InputError: the image's size is not the mask's.
+            InputError: not an image of these kinds, or its size is not the mask's.
         """
         if image is None:
             return Image.fromarray(mask_colours(self.mask, tuple(self.names)))
-        if image.shape != (*self.mask.shape, 3):
-            raise InputError(f"plot: image is {image.shape}, mask is {self.mask.shape}: give the same image")
-        return Image.fromarray(draw_overlay(image, self.mask, tuple(self.names)))
+        from fasteomt.picture import rgb_tensor  # torch, which only those who hold a model have loaded
+
+        rgb = rgb_tensor(image).permute(1, 2, 0)
+        if rgb.shape[:2] != self.mask.shape:
+            raise InputError(
+                f"plot: image is {tuple(rgb.shape[:2])}, mask is {self.mask.shape}: give the same image"
+            )
+        if rgb.is_floating_point():
+            rgb = (rgb * 255).round().clamp(0, 255).byte()
+        pixels = np.ascontiguousarray(rgb.cpu().numpy())
+        return Image.fromarray(draw_overlay(pixels, self.mask, tuple(self.names)))
 
     def to_supervision(self) -> Any:
         """`supervision.Detections`, one a class that occurs, with masks, boxes, ids and names.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
 from fasteomt.plan import Plan, plan_by_op
 
@@ -42,5 +42,5 @@ def get_stack(name: str) -> Stack:
     """Raises InputError, listing what there is, for an unknown name."""
     try:
         return STACKS[name]
-    except KeyError:
-        raise InputError(f"unknown stack '{name}': choose one of {', '.join(STACKS)}") from None
+    except (KeyError, TypeError):
+        raise InputError(f"unknown stack {brief(name)}: choose one of {', '.join(STACKS)}") from None

@@ -71,7 +71,9 @@ def test_demo_into_a_file_or_with_a_model_without_heads_is_refused(tmp_path, sma
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert main(["demo", "--out", str(taken)]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert "taken is not a folder" in capsys.readouterr().err
+    assert main(["demo", "--out", str(taken / "below")]) == 2
+    assert "taken is not a folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
 
     model = write_safetensors(tmp_path / "m.safetensors", small_checkpoint.spec, small_checkpoint.weights)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from fasteomt.data.dataset import Sample, SegmentationSet, open_dataset
 from fasteomt.errors import CheckpointError, InputError, UnsupportedError
 from fasteomt.evaluate import check_classes, evaluate
 from fasteomt.model.spec import ModelSpec
+from fasteomt.provenance import commit, source_digest
 
 CLASSES = {0: "background", 7: "head"}
 
@@ -145,6 +148,7 @@ def test_command_with_random_weights(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert 0 <= record["mean_iou"] <= 1
     assert record["dataset_sha256"] == open_dataset(root).digest()
     assert len(record["model_sha256"]) == 64
+    assert (record["commit"], record["source"]) == (commit(), source_digest())
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +230,57 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.Capture
         capsys, *data, "--model", "vitt16", "--peer", "upstream_predict", "--stack", "bf16"
     )
     assert "upstream_predict" in fails(capsys, *data, "--model", "vitt16", "--peer", "nobody")
-    assert "is a folder" in fails(capsys, *data, "--json", str(tmp_path))
+    for option in ("--data", "--json"):
+        assert f"'{option}': it is empty" in fails(capsys, *data, option, "")
     assert "limit" in fails(capsys, *data, "--model", "vitt16", "--limit", "0")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names")
+def test_place_for_the_figures_is_looked_at_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("work was begun")
+
+    monkeypatch.setattr("fasteomt.cli.eval_.open_dataset", never)
+    (tmp_path / "file").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    for name, text in (
+        (".", "is a folder"),
+        ("file/eval.json", "file is not a folder"),
+        ("file/below/eval.json", "file is not a folder"),
+        ("pipe", "not a regular file"),
+    ):
+        path = str(tmp_path / name)
+        assert text in fails(capsys, "--data", str(tmp_path), "--json", path, "--overwrite")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    assert "can't be written to" in fails(
+        capsys, "--data", str(tmp_path), "--json", str(tmp_path / "new/eval.json")
+    )
+
+
+def test_figures_never_replace_what_they_are_about(
+    tmp_path: Path, sparse_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_data(tmp_path / "data", "head", 255)
+    model = shutil.copy(sparse_model, tmp_path / "model.pt")
+    targets = (model, root / "valid/_annotations.coco.json", root / "valid/1.png")
+    before = [path.read_bytes() for path in targets]
+    for path in targets:
+        arguments = ["--model", str(model), "--data", str(root), "--json", str(path), "--overwrite"]
+        assert "which is evaluated" in fails(capsys, *arguments)
+    assert [path.read_bytes() for path in targets] == before
+
+
+def test_image_that_is_all_but_a_line_is_named(tmp_path: Path, sparse_model: Path) -> None:
+    from fasteomt.predictor import load
+
+    Image.new("RGB", (20000, 1)).save(tmp_path / "line.png")
+    sample = Sample("line.png", tmp_path / "line.png", (1, 20000), lambda: np.zeros((1, 20000), np.uint8))
+    model = load(sparse_model, device="cpu")
+    dataset = SegmentationSet(tmp_path, model.spec.names, (sample,))
+    with pytest.raises(InputError, match=r"line\.png: a frame of 20000x1 pixels makes 20000 crops"):
+        evaluate(model.predict_rgb, model.spec.names, dataset)
 
 
 def test_existing_json_is_kept_without_overwrite(

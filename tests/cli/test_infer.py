@@ -13,11 +13,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 VIDEO_TESTS = Path(__file__).parents[1] / "video"
 sys.path.insert(0, str(VIDEO_TESTS))
 
-from clips import RedPredictor, cut, number_in, numbered  # noqa: E402
+from clips import RedPredictor, cut, number_in, numbered, picture  # noqa: E402
 
 from fasteomt.cli.main import main  # noqa: E402
 from fasteomt.video import read_masks, write  # noqa: E402
@@ -124,6 +125,60 @@ def test_existing_output_needs_overwrite(infer: Infer, tmp_path: Path, predictor
     assert predictor.seen == [0, 1, 0, 1]
 
 
+def test_image_that_can_not_be_used_leaves_nothing(
+    infer: Infer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, its path once, no output folder and no parent of one. A JPEG's header alone looks whole."""
+    for name in ("a.png", "a.jpg"):
+        Image.fromarray(picture(1)).save(tmp_path / "whole", format="JPEG" if name.endswith("jpg") else "PNG")
+        cut(tmp_path / "whole", tmp_path / name, 0.6)
+        assert infer(tmp_path / name) == 2
+        assert error_line(capsys).count(name) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_names_are_refused(infer: Infer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a shell variable that isn't set; they would mean the current folder."""
+    clip = numbered(tmp_path / "a.mp4", 1)
+    assert infer("") == 2
+    assert "an input is empty" in error_line(capsys)
+    for command in (["infer", str(clip)], ["demo"]):
+        assert main([*command, "--out", ""]) == 2
+        assert "'--out' / '-o': it is empty" in error_line(capsys)
+
+
+def test_nothing_is_lost_by_overwriting(
+    infer: Infer, tmp_path: Path, predictor: RedPredictor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A source among the targets, and a folder of the user's: refused before the model is run."""
+    (tmp_path / "out/overlay").mkdir(parents=True)
+    clip = numbered(tmp_path / "out/overlay/overlay.mp4", 2)
+    before = clip.read_bytes()
+    assert infer(clip, "--overwrite") == 2
+    assert "overlay.mp4 is a source" in error_line(capsys)
+    (tmp_path / "out/valid/masks").mkdir(parents=True)
+    Image.fromarray(picture(1)).save(tmp_path / "out/valid/a.png")
+    assert infer(tmp_path / "out/valid", "--overwrite") == 2
+    assert "masks is not of an earlier result" in error_line(capsys)
+    assert (predictor.seen, clip.read_bytes()) == ([], before)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of any bytes")
+def test_names_that_are_no_text_are_printed(tmp_path: Path) -> None:
+    """Where the terminal has ASCII alone, too: the progress, the table and messages."""
+    clip = numbered(tmp_path / "plain.mp4", 21).rename(tmp_path / os.fsdecode(b"clip\xff \xc3\xa4.mp4"))
+    command = [sys.executable, "-c", SLOW.format(tests=str(VIDEO_TESTS)), "infer", "--out", tmp_path / "out"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:strict", "COLUMNS": "300"}
+    done = subprocess.run([*command, clip], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr.count(b"Traceback")) == (0, 0), done.stderr
+    assert rb"clip\udcff \xe4.mp4" in done.stdout
+    summary = json.loads((tmp_path / "out" / clip.stem / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["source"], summary["frames_out"]) == (str(clip), 21)
+    again = subprocess.run([*command, clip], capture_output=True, env=environment, check=False)
+    assert again.returncode == 2
+    assert again.stderr.count(b"\n") == 1 and rb"clip\udcff" in again.stderr
+
+
 SLOW = """
 import sys, time
 sys.path.insert(0, {tests!r})
@@ -138,8 +193,8 @@ class Slow(RedPredictor):
         return super().predict_rgb(frame, pts)
 
 fasteomt.predictor.load = lambda model, **options: Slow()
-from fasteomt.cli.main import main
-sys.exit(main(sys.argv[1:]))
+from fasteomt.cli.main import run
+run()
 """
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fasteomt.cli.data import _bits, app
 from fasteomt.data.clip import PHOTOS, draw_frame, tell, write_clip
 from fasteomt.data.photos import SPLITS
-from fasteomt.errors import InputError
+from fasteomt.errors import FastEomtError, InputError
 
 SIZE = {"width": 320, "height": 240, "frames": 12, "fps": 25.0, "bitrate": 1_000_000}
 
@@ -118,7 +118,44 @@ def test_an_interrupted_clip_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("bad", [{"width": 321}, {"height": 0}, {"frames": 0}, {"fps": 0.0}, {"seed": -1}])
+def test_a_folder_in_the_way_is_refused_first(tmp_path: Path) -> None:
+    for name in ("h.mp4", "i.masks.mkv"):
+        (tmp_path / name).mkdir()
+    for name in ("h.mp4", "i.mp4"):
+        with pytest.raises(InputError, match="is a folder"):
+            write_clip(tmp_path / name, overwrite=True, **SIZE)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["h.mp4", "i.masks.mkv"]
+
+
+@pytest.mark.parametrize("name", ["k.mp4", "k.masks.mkv"])
+def test_a_clip_that_cannot_take_its_name_leaves_nothing_temporary(tmp_path: Path, name: str) -> None:
+    def block(done: int, total: int) -> None:
+        if done == total:
+            (tmp_path / name).mkdir()
+
+    with pytest.raises(FastEomtError, match=name):
+        write_clip(tmp_path / "k.mp4", progress=block, **SIZE)  # type: ignore[arg-type]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"width": 321},
+        {"height": 0},
+        {"width": 8194},
+        {"frames": 0},
+        {"frames": 10**400},
+        {"fps": 0.0},
+        {"fps": float("inf")},
+        {"fps": float("nan")},
+        {"fps": 1e12},
+        {"fps": 1e-300},
+        {"bitrate": 1},
+        {"bitrate": 10**30},
+        {"seed": -1},
+    ],
+)
 def test_bad_arguments_are_named(bad: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(InputError):
         write_clip(tmp_path / "f.mp4", **{**SIZE, **bad})  # type: ignore[arg-type]

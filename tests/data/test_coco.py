@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pycocotools import mask as coco_mask
 
 from fasteomt.data.coco import load_coco
 from fasteomt.data.dataset import SegmentationSet, open_dataset
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, brief
 
 HEIGHT, WIDTH = 20, 30
 SQUARE = [0, 0, 9, 0, 9, 9, 0, 9]
@@ -127,6 +128,9 @@ def test_annotation_without_segmentation_is_skipped_with_its_id(tmp_path: Path, 
         [[], SQUARE],
         [[*SQUARE[:7]], SQUARE],
         [["a"] * 6, SQUARE],
+        [["1", "2", "3", "9", "9", "1"], SQUARE],
+        [[True, False, 9, 9, 9, 0], SQUARE],
+        [[10**400] * 6, SQUARE],
         [5, SQUARE],
     ],
 )
@@ -251,6 +255,19 @@ def test_crowd_becomes_ignore_beneath_objects(tmp_path: Path) -> None:
     assert (mask == 255).sum() == 200 - 50
 
 
+@pytest.mark.parametrize("crowd", ["0", "1", "", 2, -1, 0.0, None, [], float("nan")])
+def test_crowd_mark_that_is_neither_0_nor_1(tmp_path: Path, crowd: Any) -> None:
+    """A "0" is true in Python: the object would leave the figures without a word."""
+    message = error_of(write(tmp_path, [annotation(41, [SQUARE], iscrowd=crowd)]))
+    assert "annotation 41 has iscrowd" in message
+
+
+@pytest.mark.parametrize(("crowd", "expected"), [(0, 1), (False, 1), (1, 255), (True, 255)])
+def test_crowd_mark_as_number_or_truth_value(tmp_path: Path, crowd: Any, expected: int) -> None:
+    mask = load_coco(write(tmp_path, [annotation(41, [SQUARE], iscrowd=crowd)]))[0].mask()
+    assert np.unique(mask).tolist() == [0, expected]
+
+
 def test_ignore_id_gives_way_to_a_category_255(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -325,26 +342,43 @@ def test_real_category_0_without_annotations_stays_a_class(tmp_path: Path) -> No
         ([{"id": 1}], ("category", "name")),
         ([{"id": "1", "name": "head"}], ("category", "id")),
         ([{"id": -3, "name": "head"}], ("-3", "id")),
+        ([{"id": [1], "name": "head"}], ("category", "id")),
+        ([{"id": 1.0, "name": "head"}], ("category", "id")),
+        ([{"id": float("nan"), "name": "head"}], ("category", "id")),
+        ([{"id": 2**31 - 1, "name": "head"}], ("category", "2147483646")),
+        ([{"id": 1, "name": ["head"]}], ("category", "name")),
+        ([{"id": 1, "name": "\ud800"}], ("category", "\\ud800")),
+        ([{"id": 1, "name": "he\x1bad"}], ("category", "name")),
         ([], ("lists no categories",)),
     ],
 )
 def test_classes_that_clash_are_named(
     tmp_path: Path, categories: list[dict[str, Any]], expected: tuple[str, ...]
 ) -> None:
-    """Class names that clash: one line with both ids."""
+    """Class names that clash, and ids and names that are none: one line with the ids."""
     message = error_of(write(tmp_path, [], categories=categories))
     assert all(part in message for part in expected), message
 
 
-def test_annotation_of_unknown_category_is_named(tmp_path: Path) -> None:
-    message = error_of(write(tmp_path, [annotation(41, [SQUARE], category=9)]))
+@pytest.mark.parametrize("category", [9, "1", [1], {"id": 1}, 1.0, True, None, 10**400])
+def test_annotation_of_unknown_category_is_named(tmp_path: Path, category: Any) -> None:
+    message = error_of(write(tmp_path, [annotation(41, [SQUARE], category=category)]))
     assert "annotation 41" in message
-    assert "9" in message
+    assert brief(category) in message
 
 
-def test_annotation_of_unknown_image_is_skipped_with_its_id(tmp_path: Path) -> None:
-    dataset = load_coco(write(tmp_path, [annotation(41, [SQUARE]) | {"image_id": 99}]))
+@pytest.mark.parametrize("image_id", [99, "7", [7], {"id": 7}, 7.0, None])
+def test_annotation_of_unknown_image_is_skipped_with_its_id(tmp_path: Path, image_id: Any) -> None:
+    dataset = load_coco(write(tmp_path, [annotation(41, [SQUARE]) | {"image_id": image_id}]))
     assert "41" in said(dataset, "image_id")
+    assert not dataset[0].mask().any()
+
+
+@pytest.mark.parametrize("key", [None, -1, "41", 4.1, True, [41]])
+def test_annotation_without_an_id_is_quoted(tmp_path: Path, key: Any) -> None:
+    message = error_of(write(tmp_path, [annotation(key, [SQUARE])]))
+    assert "needs an id" in message
+    assert brief(key) in message
 
 
 # Files
@@ -357,7 +391,12 @@ def test_file_without_images(tmp_path: Path) -> None:
     assert "lists no images" in error_of(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"images": 3}', '{"images": [1], "annotations": []}'])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "3", '{"images": 3}', '{"images": [1], "annotations": []}', DEEP]
+)
 def test_json_of_another_kind(tmp_path: Path, text: str) -> None:
     path = tmp_path / "_annotations.coco.json"
     path.write_text(text)
@@ -367,11 +406,32 @@ def test_json_of_another_kind(tmp_path: Path, text: str) -> None:
 def test_truncated_and_binary_json(tmp_path: Path) -> None:
     path = write(tmp_path, [annotation(1, [SQUARE])])
     path.write_bytes(path.read_bytes()[:-30])
-    assert "not complete JSON" in error_of(path)
+    assert "can't be read as JSON" in error_of(path)
     path.write_bytes(b"\x89PNG\r\n\xff\xfe")
-    assert "not complete JSON" in error_of(path)
+    assert "not UTF-8" in error_of(path)
     path.unlink()
     assert str(path) in error_of(path)
+
+
+def test_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = write(tmp_path, [annotation(1, [SQUARE])])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_coco(path)[0].mask().sum() == 81
+    path.write_bytes(path.read_text(encoding="utf-8-sig").encode("utf-16"))
+    assert "not UTF-8" in error_of(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "valid", [])
+    (tmp_path / "valid" / "a.png").unlink()
+    os.mkfifo(tmp_path / "valid" / "a.png")
+    assert "none of its 1 images" in error_of(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "not a regular file" in error_of(path)
+    with pytest.raises(InputError, match="not a regular file"):
+        open_dataset(tmp_path)
 
 
 def test_missing_images_are_skipped_and_named(tmp_path: Path) -> None:
@@ -410,11 +470,32 @@ def test_image_that_is_no_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"id": None}, {"file_name": ""}, {"file_name": 3}, {"width": 0}, {"height": "20"}, {"width": None}],
+    [
+        {"id": None},
+        {"id": "7"},
+        {"id": 7.0},
+        {"id": float("nan")},
+        {"id": [7]},
+        {"id": 10**400},
+        {"file_name": ""},
+        {"file_name": 3},
+        {"file_name": ["a.png"]},
+        {"file_name": "\ud800.png"},
+        {"file_name": "a\n.png"},
+        {"file_name": "a" * 5000},
+        {"width": 0},
+        {"width": 10**400},
+        {"width": 30.0},
+        {"height": "20"},
+        {"height": {}},
+        {"width": None},
+    ],
 )
 def test_image_entries_that_lack_something(tmp_path: Path, change: dict[str, Any]) -> None:
     image = {"id": 7, "file_name": "a.png", "width": WIDTH, "height": HEIGHT} | change
-    assert "image" in error_of(write(tmp_path, [], images=[image]))
+    message = error_of(write(tmp_path, [annotation(1, [SQUARE])], images=[image]))
+    assert "_annotations.coco.json: image " in message
+    assert len(message) < 500 + len(str(tmp_path))
 
 
 def test_image_listed_twice(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,18 @@ def test_two_images_for_one_mask(tmp_path: Path) -> None:
         ("[1]", "not a JSON object"),
         ("3", "not a JSON object"),
         ('{"0": "backgr', "can't be read as JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"0": ' + "[" * 100_000, "nested too deeply"),
+        ('{"0": "background", "' + "9" * 5000 + '": "head"}', "unclear"),
+        ('{"0": "background", "1": ' + "9" * 5000 + "}", "can't be read as JSON"),
+        ('{"0": "background", "2147483647": "head"}', "unclear"),
+        ('{"0": "background", "1": ["head"]}', "unclear"),
+        ('{"0": "background", "1": null}', "unclear"),
+        ('{"0": "background", "1": "\\ud800"}', "unclear"),
+        ('{"0": "background", "1": "he\\u001bad"}', "unclear"),
+        ('{"0": "background", "\\ud800": "head"}', "unclear"),
+        ('{"0": "background", "ignore": true}', "unclear"),
+        ('{"0": "background", "ignore": 1' + "0" * 400 + "}", "unclear"),
     ],
 )
 def test_classes_that_clash_or_are_unclear(tmp_path: Path, text: str, expected: str) -> None:
@@ -157,6 +170,37 @@ def test_classes_that_clash_or_are_unclear(tmp_path: Path, text: str, expected: 
     write(tmp_path, {"a": MASK})
     (tmp_path / "classes.json").write_text(text)
     assert expected in error_of(tmp_path)
+
+
+def test_classes_with_a_byte_order_mark_or_in_another_encoding(tmp_path: Path) -> None:
+    path = write(tmp_path, {"a": MASK}) / "classes.json"
+    text = path.read_text()
+    path.write_text(text, encoding="utf-8-sig")
+    assert open_dataset(tmp_path).classes == {0: "background", 7: "head"}
+    path.write_text(text, encoding="utf-16")
+    assert "not UTF-8" in error_of(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("classes.json", "not a regular file"),
+        ("valid/images/a.jpg", "not a regular file"),
+        ("valid/masks/a.png", "no image with a mask"),
+    ],
+)
+def test_pipes_are_not_waited_for(tmp_path: Path, place: str, expected: str) -> None:
+    path = write(tmp_path, {"a": MASK}) / place
+    path.unlink()
+    os.mkfifo(path)
+    assert expected in error_of(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs names that aren't Unicode")
+def test_digest_of_file_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    write(tmp_path, {os.fsdecode(b"\xff"): MASK})
+    assert len(open_dataset(tmp_path).digest()) == 64
 
 
 # Export

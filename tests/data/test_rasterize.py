@@ -57,3 +57,10 @@ def distance(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
     length = float(along @ along)
     share = 0.0 if length == 0 else float(np.clip((point - start) @ along / length, 0, 1))
     return float(np.linalg.norm(point - start - share * along))
+
+
+def test_runs_of_endless_digits_are_refused() -> None:
+    nothing_then_all = "0hb0"  # runs of 0 and 600
+    assert decode_runs(nothing_then_all, HEIGHT, WIDTH) is not None
+    assert decode_runs("P" * 12 + nothing_then_all, HEIGHT, WIDTH) is not None
+    assert decode_runs("P" * 13 + nothing_then_all, HEIGHT, WIDTH) is None

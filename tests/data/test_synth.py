@@ -283,7 +283,9 @@ def test_a_broken_run_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("bad", [{"train": -1}, {"train": 0, "valid": 0}, {"size": (10, 480)}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "bad", [{"train": -1}, {"train": 0, "valid": 0}, {"train": 10**30}, {"size": (10, 480)}, {"seed": -1}]
+)
 def test_bad_arguments_are_named(bad: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(InputError):
         write_dataset(tmp_path / "set", **bad)  # type: ignore[arg-type]

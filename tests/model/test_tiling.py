@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fasteomt.model.tiling import Tiling, class_map, class_scores, crops_of_frame, untile
+from fasteomt.errors import InputError
+from fasteomt.model.tiling import MAX_CROPS, Tiling, class_map, class_scores, crops_of_frame, untile
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,19 @@ def test_every_width_is_covered_and_agrees_with_upstreams_float_arithmetic() -> 
             short += 1
             assert all(abs(a - b) <= 1 for a, b in zip(starts, upstream, strict=True))
     assert short < 0.05 * 5500
+
+
+@pytest.mark.parametrize("crop", [16, 512, 8192])
+def test_number_of_crops_is_limited(crop: int) -> None:
+    """For every crop size alike, and before anything of the resized frame's size is made."""
+    for height, width in ((3, 3 * MAX_CROPS), (MAX_CROPS, 1)):
+        assert len(Tiling.of(height, width, crop).starts) == MAX_CROPS
+    for height, width in ((1, 20000), (20000, 1), (3, 3 * MAX_CROPS + 1)):
+        with pytest.raises(
+            InputError, match=rf"a frame of {width}x{height} pixels .* more than 256"
+        ) as caught:
+            Tiling.of(height, width, crop)
+        assert "\n" not in str(caught.value)
 
 
 def test_crops_are_cut_from_the_resized_frame() -> None:

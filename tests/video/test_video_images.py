@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import RedPredictor, number_in, picture
+from clips import RedPredictor, cut, number_in, picture
 from PIL import Image
 
 from fasteomt.errors import InputError, PartialResultError
 from fasteomt.video import Summary, open_source, run_video
+from fasteomt.video.images import output_names
 from fasteomt.video.inputs import find_inputs
 
 
@@ -99,8 +104,30 @@ def test_equal_stems_keep_their_suffix(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out/photos/masks").iterdir()) == [
         "a.bmp.png",
         "a.png.png",
-        "b.png",
+        "b.png.png",
     ]
+
+
+def test_output_names_never_collide() -> None:
+    """For every choice of names made to collide: by stem, by whole name, by case, with the numbered form."""
+    stems = ("a", "A", "a.png", "000000-a.png", "000001-a.png", "\u00df", "SS")
+    paths = [Path(stem + suffix) for stem in stems for suffix in (".png", ".jpg")]
+    for count in (1, 2, 3, 4):
+        for chosen in itertools.combinations(paths, count):
+            names = output_names(chosen)
+            assert len({name.casefold() for name in names}) == count, chosen
+    # Even if one file is listed twice.
+    assert len(set(output_names([Path("x/a.png"), Path("y/a.png"), Path("z/a.jpg")]))) == 3
+
+
+def test_images_whose_names_build_on_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number, name in enumerate(("a.bmp", "a.png", "a.png.png"), start=1):
+        Image.fromarray(picture(number)).save(folder / name)
+    assert run_video(RedPredictor(), folder, tmp_path / "out", save=("masks",)).frames_out == 3
+    masks = sorted((tmp_path / "out/photos/masks").iterdir())
+    assert [number_in(np.asarray(Image.open(path)) * 255) for path in masks] == [1, 2, 3]
 
 
 def test_overwriting_image_results(tmp_path: Path) -> None:
@@ -111,3 +138,81 @@ def test_overwriting_image_results(tmp_path: Path) -> None:
     out = tmp_path / "out/photos"
     assert sorted(p.name for p in out.iterdir()) == ["masks", "summary.json"]
     assert sorted(p.name for p in (out / "masks").iterdir()) == ["img1.png", "img2.png"]
+
+
+def test_folder_that_no_run_made_is_never_removed(tmp_path: Path) -> None:
+    """--out that leads back into a data set: its masks/ is the user's, whatever --overwrite says."""
+    folder = tmp_path / "ds/valid"
+    folder.parent.mkdir()
+    folder_of(folder)
+    (folder / "masks").mkdir()
+    (folder / "masks/mine.png").write_bytes(b"mine")
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match=r"valid/masks is not of an earlier result"):
+        run_video(predictor, folder, tmp_path / "ds", overwrite=True)
+    assert predictor.seen == []
+    assert (folder / "masks/mine.png").read_bytes() == b"mine"
+    assert not (folder / "areas.csv").exists()
+    # What the run does not write is not in its way.
+    run_video(predictor, folder, tmp_path / "ds", save=("areas",), overwrite=True)
+    assert (folder / "masks/mine.png").read_bytes() == b"mine"
+
+
+def test_link_in_place_of_an_output_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder = folder_of(tmp_path / "photos")
+    (tmp_path / "out/photos").mkdir(parents=True)
+    (tmp_path / "out/photos/overlay").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="overlay is not of an earlier result"):
+        run_video(RedPredictor(), folder, tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out/photos/overlay").is_symlink()
+
+
+def test_images_below_a_target_are_kept(tmp_path: Path) -> None:
+    """A result's own masks as the next source, with an --out that leads back to them."""
+    folder = folder_of(tmp_path / "masks")
+    run_video(RedPredictor(), folder, tmp_path / "out")
+    inner = tmp_path / "out/masks/masks"
+    before = {path.name: path.read_bytes() for path in inner.iterdir()}
+    with pytest.raises(InputError, match=r"img1\.png is a source"):
+        run_video(RedPredictor(), inner, tmp_path / "out", overwrite=True)
+    assert {path.name: path.read_bytes() for path in inner.iterdir()} == before
+
+
+def test_no_image_that_can_be_used(tmp_path: Path) -> None:
+    """Alone or with others: refused before anything is made, with the file named once."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        Image.fromarray(picture(1)).save(tmp_path / "whole.jpg")
+        cut(tmp_path / "whole.jpg", folder / name, 0.9)
+    for spec in (folder, folder / "a.jpg"):
+        with pytest.raises(InputError, match=r"a\.jpg: not a readable image") as caught:
+            run_video(RedPredictor(), spec, tmp_path / "out")
+        assert str(caught.value).count("a.jpg") == 1
+    with pytest.raises(InputError, match=r"photos: none of 2 images can be used"):
+        open_source(folder)
+    assert not (tmp_path / "out").exists()
+
+
+def test_image_that_is_all_but_a_line_is_skipped(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "photos")
+    Image.new("RGB", (20000, 1)).save(folder / "img0.png")
+    with pytest.raises(PartialResultError, match=r"img0\.png: a frame of 20000x1 pixels makes 20000 crops"):
+        run_video(RedPredictor(), folder, tmp_path / "out")
+    with pytest.raises(InputError, match="20000 crops"):
+        open_source(folder / "img0.png")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of any bytes")
+def test_names_that_are_no_text_lose_nothing(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / os.fsdecode(b"photos\xff"))
+    (folder / "img1.png").rename(folder / os.fsdecode(b"img1\xe4.png"))
+    summary = run_video(RedPredictor(), folder, tmp_path / "out")
+    out = tmp_path / "out" / folder.name
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["source"] == str(folder)
+    assert summary.frames_out == 3
+    rows = (out / "areas.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 7
+    assert any(row.startswith("img1\\udce4,") for row in rows)
+    assert (out / "masks" / os.fsdecode(b"img1\xe4.png")).is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from fractions import Fraction
@@ -21,6 +22,7 @@ from fasteomt.errors import FastEomtError, InputError, PartialResultError, Unsup
 from fasteomt.predictor import Predictor
 from fasteomt.stacks import get_stack
 from fasteomt.video import open_source, read_masks, run_video, write
+from fasteomt.video.run import check_inputs
 from fasteomt.video.summary import Progress
 
 VFR = [i / 10 for i in range(10)] + [1 + i / 30 for i in range(30)]
@@ -61,7 +63,7 @@ CLIPS: dict[str, tuple[str, int, dict[str, Any], list[float] | None]] = {
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_frames_out_equal_frames_in_order_and_time(name: str, tmp_path: Path) -> None:
-    """B4, B5 and the issue's list: every frame once, in order, within half a frame, at the source's size."""
+    """B4, B5: every frame once, in order, within half a frame, at the source's size."""
     file, count, options, times = CLIPS[name]
     options = {"width": 64, "height": 48} | options
     clip = numbered(tmp_path / file, count, **options)
@@ -94,6 +96,14 @@ def test_clip_with_b_frames_has_them(tmp_path: Path) -> None:
     with av.open(str(clip)) as container:
         kinds = {frame.pict_type for frame in container.decode(video=0)}
     assert av.video.frame.PictureType.B in kinds
+
+
+@pytest.mark.parametrize("size", [(400, 2), (720, 63), (4, 300), (63, 289)])
+def test_thin_frames(size: tuple[int, int], tmp_path: Path) -> None:
+    """Larger than a tiny frame along one side alone."""
+    clip = encode(tmp_path / "a.mp4", [np.full((size[1], size[0], 3), 255, np.uint8)], pix_fmt="yuv444p")
+    assert run_video(RedPredictor(), clip, tmp_path / "out").complete
+    assert next(read_masks(tmp_path / "out/a/masks.mkv"))[1].shape == size[::-1]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (1, 5), (9, 1)])
@@ -395,8 +405,9 @@ def test_size_that_changes_within_a_file(tmp_path: Path) -> None:
     second = numbered(tmp_path / "b.ts", 5, 96, 64)
     joined = tmp_path / "j.ts"
     joined.write_bytes(first.read_bytes() + second.read_bytes())
-    with pytest.raises(PartialResultError, match="96x64, those before are 64x48"):
+    with pytest.raises(PartialResultError, match="96x64, those before are 64x48") as caught:
         run_video(RedPredictor(), joined, tmp_path / "out")
+    assert str(caught.value).count(str(joined)) == 1
     masks = [number_in(m * 255) for _, m in read_masks(tmp_path / "out/j/masks.partial.mkv")]
     assert masks == list(range(len(masks))) and len(masks) >= 4
 
@@ -404,8 +415,74 @@ def test_size_that_changes_within_a_file(tmp_path: Path) -> None:
 def test_output_that_is_a_file(tmp_path: Path) -> None:
     clip = numbered(tmp_path / "a.mp4", 1)
     (tmp_path / "out").write_text("")
-    with pytest.raises(InputError, match="is a file"):
+    with pytest.raises(InputError, match="out is not a folder"):
         run_video(RedPredictor(), clip, tmp_path / "out")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names")
+def test_summary_that_can_not_be_replaced_is_found_first(tmp_path: Path) -> None:
+    """Not after the work; and a pipe with its name is no earlier result to wait for."""
+    clip = numbered(tmp_path / "a.mp4", 1)
+    (tmp_path / "out/a/summary.json").mkdir(parents=True)
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match=r"summary\.json is a folder"):
+        run_video(predictor, clip, tmp_path / "out", overwrite=True)
+    (tmp_path / "out/a/summary.json").rmdir()
+    os.mkfifo(tmp_path / "out/a/summary.json")
+    with pytest.raises(InputError, match="not a regular file"):
+        run_video(predictor, clip, tmp_path / "out", overwrite=True)
+    assert predictor.seen == []
+
+
+@pytest.mark.parametrize("named", ["file", "link", "link to folder"])
+def test_run_never_replaces_its_source(named: str, tmp_path: Path) -> None:
+    """By whichever name: --out leads back to the video's own folder."""
+    folder = tmp_path / "s/overlay"
+    folder.mkdir(parents=True)
+    clip = numbered(folder / "overlay.mp4", 2)
+    before = clip.read_bytes()
+    spec = clip
+    if named == "link":
+        spec = tmp_path / "overlay.mp4"
+        spec.symlink_to(clip)
+    if named == "link to folder":
+        (tmp_path / "t").symlink_to(tmp_path / "s")
+        spec = tmp_path / "t/overlay/overlay.mp4"
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match=r"overlay\.mp4 is a source"):
+        run_video(predictor, spec, tmp_path / "s", overwrite=True)
+    assert predictor.seen == []
+    assert (clip.read_bytes(), [path.name for path in folder.iterdir()]) == (before, ["overlay.mp4"])
+    # Outputs that leave the source alone may lie beside it.
+    assert run_video(predictor, spec, tmp_path / "s", save=("masks",), overwrite=True).complete
+    assert clip.read_bytes() == before
+
+
+def test_source_that_an_earlier_result_lists_is_kept(tmp_path: Path) -> None:
+    """Such a file is removed as obsolete even by a run that writes nothing of its name."""
+    clip = numbered(tmp_path / "masks.mp4", 2)
+    run_video(RedPredictor(), clip, tmp_path, save=("masks",))
+    with pytest.raises(InputError, match=r"masks\.mkv is a source"):
+        run_video(RedPredictor(), tmp_path / "masks/masks.mkv", tmp_path, save=("areas",), overwrite=True)
+    assert len(list(read_masks(tmp_path / "masks/masks.mkv"))) == 2
+
+
+def test_source_of_another_input_is_kept(tmp_path: Path) -> None:
+    """All inputs of a run are looked at together, before the first is begun."""
+    (tmp_path / "s/a").mkdir(parents=True)
+    first, other = numbered(tmp_path / "a.mp4", 2), numbered(tmp_path / "s/a/masks.mkv", 2)
+    with pytest.raises(InputError, match=r"masks\.mkv is a source"):
+        check_inputs([first, other], tmp_path / "s", overwrite=True)
+    check_inputs([first, other], tmp_path / "s", save=("areas",), overwrite=True)
+
+
+def test_frames_that_are_all_but_lines_are_refused(tmp_path: Path) -> None:
+    """Before a folder is made: their crops would fill the memory."""
+    images = [np.zeros((2, 600, 3), np.uint8)] * 2
+    clip = encode(tmp_path / "a.mkv", images)
+    with pytest.raises(InputError, match=r"a\.mkv: a frame of 600x2 pixels makes 300 crops, more than 256"):
+        run_video(RedPredictor(), clip, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_source_errors_are_of_the_project(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from fractions import Fraction
 from pathlib import Path
@@ -9,11 +11,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from clips import number_in, numbered, picture
+from clips import RedPredictor, number_in, numbered, picture
 from PIL import Image
 
 from fasteomt.errors import InputError
-from fasteomt.video import open_source
+from fasteomt.video import open_source, read_masks, run_video
+from fasteomt.video.decode import VideoDecoder
 from fasteomt.video.inputs import find_inputs
 from fasteomt.video.movie import QUEUE_FRAMES
 from fasteomt.video.rotation import apply_matrix
@@ -205,6 +208,45 @@ def test_what_is_not_a_video(tmp_path: Path) -> None:
         assert caught.value.exit_code == 2
     with pytest.raises(InputError, match="no input"):
         open_source([])
+    for empty in ("", [str(tmp_path), ""]):
+        with pytest.raises(InputError, match="an input is empty"):
+            open_source(empty)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names")
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """Opening a pipe would wait for ever."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket.mp4"))
+        for name in ("pipe.mp4", "pipe.png"):
+            os.mkfifo(tmp_path / name)
+        for path in (*tmp_path.iterdir(), Path("/dev/zero")):
+            for read in (open_source, lambda path: next(read_masks(path)), VideoDecoder):
+                with pytest.raises(InputError, match="not a regular file"):
+                    read(path)
+        # A folder stands for the files in it.
+        with pytest.raises(InputError, match="no videos or images"):
+            open_source(tmp_path)
+
+
+def test_superscript_digits_in_names(tmp_path: Path) -> None:
+    for name in ("1\u00b22.mp4", "1.mp4", "10.mp4", "2.mp4"):
+        numbered(tmp_path / name, 1)
+    assert [one.name for one in find_inputs(tmp_path)] == ["1", "1\u00b22", "2", "10"]
+
+
+@pytest.mark.parametrize("name", ["...mp4", "..mp4", ".mp4", "....mp4", "...png", "..png", ".. .mp4"])
+def test_output_folder_is_always_inside(name: str, tmp_path: Path) -> None:
+    """A stem of dots alone would lead to --out itself, or out of it."""
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    if name.endswith("png"):
+        Image.fromarray(picture(1)).save(path, format="PNG")
+    else:
+        numbered(tmp_path / "in/plain.mp4", 1).rename(path)
+    folder = Path(run_video(RedPredictor(), path, tmp_path / "a/b/out", save=("masks",)).folder)
+    assert (folder.resolve().parent, folder.name) == (tmp_path / "a/b/out", name)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a", "in"]
 
 
 def test_names_with_special_characters(tmp_path: Path) -> None:

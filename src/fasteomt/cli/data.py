@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fasteomt.cli.options import OverwriteOption
+from fasteomt.cli.options import OverwriteOption, named_path
 from fasteomt.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Generate heads on photos: a training set, or a video clip.")
@@ -20,7 +21,10 @@ SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same 
 
 @app.command()
 def synth(
-    out: Annotated[Path, typer.Argument(help="Folder to write; must be empty or absent.")],
+    out: Annotated[
+        Path,
+        typer.Argument(parser=named_path, metavar="OUT", help="Folder to write; must be empty or absent."),
+    ],
     train: Annotated[int, typer.Option("--train", min=0, help="Training images.")] = 3672,
     valid: Annotated[int, typer.Option("--valid", min=0, help="Validation images.")] = 477,
     seed: SeedOption = 0,
@@ -28,7 +32,8 @@ def synth(
         str, typer.Option("--size", help="WIDTHxHEIGHT; frames have this area, in several shapes.")
     ] = "640x480",
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes; default: one per core.")
+        int | None,
+        typer.Option("--workers", min=1, help="Processes, at most 4 per core; default: 1 per core."),
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -94,14 +99,15 @@ def _bar(unit: str) -> Iterator[Callable[[int, int], None]]:
     try:
         yield update
     finally:
-        bar.stop()
+        if bar.live.is_started:  # stopping prints an empty line
+            bar.stop()
 
 
 def _size(text: str) -> tuple[int, int]:
-    width, cross, height = text.lower().partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal()):
-        raise InputError(f"--size '{text}': write it as WIDTHxHEIGHT, such as 640x480")
-    return int(width), int(height)
+    found = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
+    if found is None:
+        raise InputError(f"--size '{text[:40]}': write it as WIDTHxHEIGHT, such as 640x480")
+    return int(found[1]), int(found[2])
 
 
 def _bits(text: str) -> int:
@@ -112,5 +118,5 @@ def _bits(text: str) -> int:
     except (ValueError, OverflowError):
         bits = 0
     if bits <= 0:
-        raise InputError(f"--bitrate '{text}': write a positive number, such as 8M or 500k")
+        raise InputError(f"--bitrate '{text[:40]}': write a positive number, such as 8M or 500k")
     return bits

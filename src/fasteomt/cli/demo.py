@@ -15,8 +15,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, OverwriteOption, StackOption
+from fasteomt.cli.options import (
+    DEFAULT_MODEL,
+    DeviceOption,
+    ModelOption,
+    OverwriteOption,
+    StackOption,
+    named_path,
+)
 from fasteomt.errors import InputError
+from fasteomt.files import atomic_path, check_folder
 
 if TYPE_CHECKING:
     from fasteomt.demo_page import Page
@@ -33,7 +41,14 @@ TRUE_HEAD = 1  # in the generator's masks; 0 is the background
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to write; must be empty or absent.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=named_path,
+            metavar="<path>",
+            help="Folder to write; must be empty or absent.",
+        ),
     ] = Path("demo-out"),
     frames: Annotated[int, typer.Option("--frames", min=1, help="Length of the clip.")] = 48,
     model: ModelOption = DEFAULT_MODEL,
@@ -46,7 +61,6 @@ def demo(
     # torch and the decoder take seconds to import: a wrong argument needn't wait for them.
     from fasteomt.data.clip import write_clip
     from fasteomt.demo_page import render
-    from fasteomt.files import atomic_path
     from fasteomt.predictor import load
     from fasteomt.video import run_video
 
@@ -77,7 +91,8 @@ def demo(
     page = _page(out, clip, truth, predictor, summary, head)
     index = out / "index.html"
     with atomic_path(index, overwrite=overwrite) as temporary:
-        temporary.write_text(render(page), encoding="utf-8")
+        # The command on the page names files, whose names may hold bytes that are no text.
+        temporary.write_text(render(page), encoding="utf-8", errors="backslashreplace")
     for name, value in page.facts:
         typer.echo(f"{name:<22} {value}")
     typer.echo(f"\nOpen {index.resolve().as_uri()} in a browser.")
@@ -102,8 +117,7 @@ class _Timed:
 
 
 def _check_out(out: Path, overwrite: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file: choose a folder")
+    check_folder(out)
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise InputError(f"--out {out} is not empty: choose another folder or pass --overwrite")
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fasteomt.cli.options import JsonOption
+from fasteomt.cli.output import output
 
 if TYPE_CHECKING:
     from fasteomt.capabilities import Capabilities, Package
@@ -26,7 +26,7 @@ def doctor(as_json: JsonOption = False) -> None:
         states = [asdict(p) | {"state": p.state, "remedy": p.remedy} for p in found.packages]
         print(json.dumps(asdict(found) | {"packages": states}, indent=2))
         return
-    console = Console()
+    console = output()
     for table in (_system(found), _formats(found), _packages(found.packages), _codecs(found)):
         console.print(table)
         console.print()

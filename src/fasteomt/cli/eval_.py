@@ -15,15 +15,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fasteomt import __version__
-from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, OverwriteOption, StackOption
+from fasteomt.cli.options import (
+    DEFAULT_MODEL,
+    DeviceOption,
+    ModelOption,
+    OverwriteOption,
+    StackOption,
+    named_path,
+)
+from fasteomt.cli.output import output
 from fasteomt.data.dataset import SegmentationSet, open_dataset
 from fasteomt.errors import InputError
 from fasteomt.evaluate import Evaluation, check_classes, evaluate
-from fasteomt.files import write_json
+from fasteomt.files import check_target, find_replaced, write_json
+from fasteomt.provenance import commit, source_digest
 
 
 def eval_(
-    data: Annotated[Path, typer.Option("--data", help="Data set: the folder that holds train/ and valid/.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            parser=named_path,
+            metavar="<path>",
+            help="Data set: the folder that holds train/ and valid/.",
+        ),
+    ],
     model: ModelOption = DEFAULT_MODEL,
     split: Annotated[str, typer.Option("--split", help="Folder of the data set to evaluate.")] = "valid",
     device: DeviceOption = "auto",
@@ -33,21 +50,26 @@ def eval_(
         Literal["upstream_predict"] | None,
         typer.Option("--peer", help="Evaluate LightlyTrain's own predict instead, for comparison."),
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
+    json_path: Annotated[
+        Path | None,
+        typer.Option("--json", parser=named_path, metavar="<path>", help="Also write the figures here."),
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Compare predicted masks with true ones: IoU per class over the whole data set, mean, pixel accuracy."""
-    # Before the work, not after it; atomic_path asks again.
-    if json_path is not None and json_path.is_dir():
-        raise InputError(f"{json_path} is a folder: name a file for --json")
-    if json_path is not None and json_path.exists() and not overwrite:
-        raise InputError(f"{json_path} exists: choose another name or pass --overwrite")
+    if json_path is not None:
+        # Before the work, not after it; write_json asks again.
+        check_target(json_path, overwrite=overwrite)
     dataset = open_dataset(data, split)
+    if json_path is not None:
+        _check_kept(json_path, model, dataset)
     notes = Console(stderr=True)
     for warning in dataset.warnings:
         notes.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
     predictor, name = _load(model, device, stack, peer)
     check_classes(predictor.spec.names, dataset.classes)
+    # What is running now, even if the files change in the meantime.
+    source = {"commit": commit(), "source": source_digest()}
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=notes, transient=True) as bar:
@@ -59,19 +81,33 @@ def eval_(
             limit=limit,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _print(result, f"{predictor.source} | {name} | {data} {split} | {predictor.device}")
-    if json_path is not None:
-        record = _record(result, dataset, limit) | {
-            "fasteomt": __version__,
-            "predictor": name,
-            "model": predictor.source,
-            "model_sha256": predictor.sha256,
-            "stack": stack,
-            "device": str(predictor.device),
-            "data": str(data),
-            "split": split,
-        }
-        write_json(json_path, record, overwrite=overwrite)
+    try:
+        # The file first: whoever reads the table may stop reading.
+        if json_path is not None:
+            record = _record(result, dataset, limit) | {
+                "fasteomt": __version__,
+                **source,
+                "predictor": name,
+                "model": predictor.source,
+                "model_sha256": predictor.sha256,
+                "stack": stack,
+                "device": str(predictor.device),
+                "data": str(data),
+                "split": split,
+            }
+            write_json(json_path, record, overwrite=overwrite)
+    finally:
+        _print(result, f"{predictor.source} | {name} | {data} {split} | {predictor.device}")
+
+
+def _check_kept(json_path: Path, model: str, dataset: SegmentationSet) -> None:
+    """Raise InputError if the figures would replace what they are about."""
+    images = [sample.image_path for sample in dataset]
+    found = find_replaced([Path(model), *dataset.label_files, *images], [json_path])
+    if found is not None:
+        raise InputError(
+            f"--json {json_path} would replace {found[0]}, which is evaluated: name another file"
+        )
 
 
 def _load(model: str, device: str, stack: str, peer: str | None) -> tuple[Any, str]:
@@ -110,15 +146,14 @@ def _record(result: Evaluation, dataset: SegmentationSet, limit: int | None) -> 
 
 def _print(result: Evaluation, title: str) -> None:
     report = result.report
-    table = Table(
-        "id", "class", "IoU", "true pixels", "predicted pixels", title=escape(title), title_justify="left"
-    )
+    table = Table("id", "class", "IoU", "true pixels", "predicted pixels")
     for score in report.scores:
         iou = "absent" if score.iou is None else f"{score.iou:.4f}"
         table.add_row(
             str(score.id), escape(score.name), iou, f"{score.true_pixels:,}", f"{score.predicted_pixels:,}"
         )
-    console = Console()
+    console = output()
+    console.print(escape(title), soft_wrap=True, highlight=False)
     console.print(table)
     rate = "one image only" if result.images_per_s is None else f"{result.images_per_s:.2f} images/s"
     lines = [

@@ -11,7 +11,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, OverwriteOption, StackOption
+from fasteomt.cli.options import (
+    DEFAULT_MODEL,
+    DeviceOption,
+    ModelOption,
+    OverwriteOption,
+    StackOption,
+    named_path,
+)
+from fasteomt.cli.output import output
 from fasteomt.errors import InterruptedRun, PartialResultError
 
 if TYPE_CHECKING:
@@ -28,7 +36,14 @@ def infer(
     ],
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Parent of the output folders, one for each input.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=named_path,
+            metavar="<path>",
+            help="Parent of the output folders, one for each input.",
+        ),
     ] = Path("out"),
     device: DeviceOption = "auto",
     stack: StackOption = "fp32",
@@ -75,7 +90,7 @@ def infer(
         raise
     finally:
         if summaries:
-            Console().print(_table(summaries))
+            output().print(_table(summaries))
     if len(partial) == 1:
         raise partial[0]
     if partial:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-import os
 import sys
-import traceback
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from fasteomt import __version__
 from fasteomt.cli import convert, data, demo, doctor, eval_, infer, plan
-from fasteomt.errors import FastEomtError
+from fasteomt.cli.script import exit_code
+from fasteomt.errors import InputError
 
 app = typer.Typer(
     name="fasteomt",
@@ -47,39 +46,39 @@ def common(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 2 bad input, 3 unsupported, 4 gate failed,
-    5 partial result, 130 interrupted. FASTEOMT_DEBUG=1 adds the traceback of a failure."""
-    console = Console(stderr=True)
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        # The handler's own level: loggers of other packages that are set to DEBUG reach it otherwise.
-        handlers=[RichHandler(logging.WARNING, console=console, show_time=False, show_path=False)],
-    )
+    """Run the command line; returns the exit code: 0 done, 1 nobody reads the output any more, 2 bad input,
+    3 unsupported, 4 gate failed, 5 partial result, 130 interrupted. FASTEOMT_DEBUG=1 adds the traceback of a
+    failure."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # File names may hold bytes that are no text, and terminals may have ASCII alone.
+            stream.reconfigure(errors="backslashreplace")
+    logging.basicConfig(level=logging.WARNING, handlers=[_Warnings(logging.WARNING)])
+    return exit_code("fasteomt", lambda: _command(arguments))
+
+
+def _command(arguments: list[str] | None) -> object:
+    """What the command returns; failures of click and typer become the project's own."""
     try:
-        code = app(arguments, standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except FastEomtError as error:
-        return _fail(str(error), error.exit_code)
-    except OSError as error:
-        # Names that the file system refuses can come up wherever a path is looked at.
-        where = "" if error.filename is None else f"{str(error.filename)[:80]}: "
-        return _fail(f"{where}{error.strerror or error}: check the path", 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return app(arguments, standalone_mode=False)
     except typer.Abort:
-        return _fail("interrupted", 130)
+        raise KeyboardInterrupt from None
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of click's
-            return _fail(f"{error.format_message()}  (see --help)", 2)
+            raise InputError(f"{error.format_message() or 'no command given'}  (see --help)") from error
         raise
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"fasteomt: error: {' '.join(message.split())}", file=sys.stderr)
-    if os.environ.get("FASTEOMT_DEBUG"):
-        traceback.print_exc()
-    return code
+class _Warnings(logging.Handler):
+    """One unwrapped line a record on what standard error is by then: progress bars put theirs in its place.
+
+    It has a level of its own since loggers of other packages that are set to DEBUG would reach it otherwise.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            message = " ".join(record.getMessage().split())
+            print(f"fasteomt: {record.levelname.lower()}: {message}", file=sys.stderr)
 
 
 def run() -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 DEFAULT_MODEL = "heads-vitt16"
+
+
+def named_path(text: str | Path) -> Path:
+    """A path from the command line. An empty one, as of a variable that isn't set, would mean this folder."""
+    if not str(text):
+        raise typer.BadParameter("it is empty, name a path")
+    return Path(text)
+
 
 ModelOption = Annotated[
     str,

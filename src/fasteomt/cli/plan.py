@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fasteomt.cli.options import DEFAULT_MODEL, JsonOption, ModelOption, StackOption
+from fasteomt.cli.output import output
 
 app = typer.Typer(help="How a stack computes a model.", no_args_is_help=True)
 
@@ -39,11 +40,15 @@ def show(
         print(plan.to_json())
         return
     by_site = {name: group for group in plan.groups for name in group.sites}
-    table = Table(title=f"{spec.name}, stack {chosen.name} ({chosen.summary}), plan {plan.hash}")
+    table = Table()
     for column in ("site", "op", "implementation", "format") + (("upstream module",) if upstream else ()):
         table.add_column(column)
     for site in sites(spec):
         group = by_site[site.name]
         row = [site.name, site.op, group.implementation, group.recipe]
         table.add_row(*row, *([site.upstream] if upstream else []))
-    Console().print(table)
+    console = output()
+    # Not as the table's title, which is wrapped to the table's width.
+    title = f"{spec.name}, stack {chosen.name} ({chosen.summary}), plan {plan.hash}"
+    console.print(escape(title), soft_wrap=True, highlight=False)
+    console.print(table)

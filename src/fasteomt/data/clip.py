@@ -7,6 +7,7 @@ True masks are made at full resolution: a pixel is head when at least half of it
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -24,11 +25,17 @@ from fasteomt.data.heads import Layer, Light, Pose, draw_head, sample_light
 from fasteomt.data.photos import load_photo
 from fasteomt.data.scenes import finish
 from fasteomt.errors import InputError
+from fasteomt.files import check_target, temporary_beside
 from fasteomt.video.write import VideoWriter
 
 Pair = tuple[float, float]
 CLIP_STREAM = 2  # scenes.SPLIT_STREAM uses 0 and 1
 PHOTOS = ("china", "coffee")
+# What the encoders and containers take without tricks, and more than a test clip needs.
+SIDES = (32, 8192)
+MAX_FRAMES = 1_000_000
+RATES = (0.01, 1000.0)  # frames per second; Matroska tells times apart by milliseconds
+BITRATES = (1_000, 1_000_000_000)  # bits per second; x264 counts in thousands
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,10 @@ def write_clip(
 
     Args:
         path: .mp4 to write. Frame n is shown at n / fps seconds, in the masks too.
-        bitrate: bits per second.
+        width, height: pixels, even, within `SIDES`.
+        frames: at most `MAX_FRAMES`.
+        fps: frames per second, within `RATES`.
+        bitrate: bits per second, within `BITRATES`.
         masks_path: .mkv for the masks (0 background, 1 head); default: beside `path`, as `NAME.masks.mkv`.
         progress: called with (frames done, frames in all).
 
@@ -179,32 +189,49 @@ def write_clip(
         The path of the masks.
 
     Raises:
-        InputError: bad sizes or counts, or an output exists (without `overwrite`) or can't be written.
+        InputError: bad sizes or counts, or an output exists (without `overwrite`), is no file or can't be
+            written.
         UnsupportedError: an encoder or the package of the photos is missing.
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
         raise InputError(f"{path}: a clip is an .mp4 file: choose a name that ends so")
     masks_path = Path(masks_path) if masks_path is not None else path.with_suffix(".masks.mkv")
-    if min(width, height) < 32 or width % 2 or height % 2 or frames < 1 or not fps > 0 or seed < 0:
-        raise InputError(
-            f"clip {width}x{height}, {frames} frames at {fps}: "
-            "need even sides of at least 32, at least 1 frame, fps > 0, seed >= 0"
-        )
-    for target in (path, masks_path):
-        if target.exists() and not overwrite:
-            raise InputError(f"{target} exists: choose another name or pass --overwrite")
+    _check_figures(width, height, frames, fps, bitrate, seed)
+    targets = [check_target(target, overwrite=overwrite) for target in (path, masks_path)]
     story = tell(seed)
     rng = np.random.default_rng([seed, CLIP_STREAM, 1])
     open_writer = functools.partial(VideoWriter, width=width, height=height, fps=fps, overwrite=overwrite)
-    with (
-        open_writer(masks_path, codec="ffv1") as masks,
-        open_writer(path, codec="h264", bitrate=bitrate) as video,
-    ):
-        for index in range(frames):
-            image, mask = draw_frame(story, index / max(1, frames - 1), width, height)
-            video.write(finish(rng, image, 0.012), index / fps)
-            masks.write(mask, index / fps)
-            if progress is not None:
-                progress(index + 1, frames)
+    try:
+        with (
+            open_writer(masks_path, codec="ffv1") as masks,
+            open_writer(path, codec="h264", bitrate=bitrate) as video,
+        ):
+            for index in range(frames):
+                image, mask = draw_frame(story, index / max(1, frames - 1), width, height)
+                video.write(finish(rng, image, 0.012), index / fps)
+                masks.write(mask, index / fps)
+                if progress is not None:
+                    progress(index + 1, frames)
+    finally:
+        # A writer whose file can't take its name, or that can't finish, leaves it under the temporary one.
+        for target in targets:
+            with contextlib.suppress(OSError):
+                temporary_beside(target).unlink(missing_ok=True)
     return masks_path
+
+
+def _check_figures(width: int, height: int, frames: int, fps: float, bitrate: int, seed: int) -> None:
+    for name, value, (low, high) in (
+        ("width", width, SIDES),
+        ("height", height, SIDES),
+        ("frames", frames, (1, MAX_FRAMES)),
+        ("fps", fps, RATES),
+        ("bitrate", bitrate, BITRATES),
+    ):
+        if not low <= value <= high:  # NaN too
+            raise InputError(f"clip: {name} {value}: must be {low} to {high}")
+    if width % 2 or height % 2:
+        raise InputError(f"clip {width}x{height}: both sides must be even")
+    if seed < 0:
+        raise InputError(f"clip: seed {seed}: must be 0 or more")

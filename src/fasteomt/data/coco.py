@@ -21,6 +21,7 @@ annotation id, the higher on top. The order in the file never matters.
 **Crowds.** `iscrowd: 1` outlines a group whose members are not told apart, often loosely. Its pixels become
 `ignore` (255, or the smallest id above all categories when 255 is one): they count neither for nor
 against a model, and LightlyTrain's loss skips them. Objects annotated inside a crowd region still count.
+`iscrowd` is 0, 1, false, true or absent; anything else is refused, as "0" would otherwise be a crowd.
 
 **What is dropped or changed** is listed in `SegmentationSet.warnings`, with annotation ids or file names.
 An image without usable annotations stays, as background.
@@ -28,23 +29,26 @@ An image without usable annotations stays, as background.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from fasteomt.data.dataset import Sample, SegmentationSet, check_size
+from fasteomt.data.fields import MAX_CLASS_ID, is_id, is_name, read_json
 from fasteomt.data.rasterize import Shape, clip_ring, decode_runs, paint
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, brief
 from fasteomt.ids import id_dtype
 from fasteomt.images import image_size
 
 COCO_JSON = "_annotations.coco.json"
 BACKGROUND = "background"
 IGNORE = 255
+_MAX_SIDE = 2**31 - 1  # pixels; what a PNG can say of itself
 
 _CLIPPED = "vertices outside the image: clipped"
 _NOT_FINITE = "vertices that aren't finite numbers: those vertices dropped"
@@ -63,14 +67,14 @@ def load_coco(json_path: str | Path, images_dir: str | Path | None = None) -> Se
     """
     json_path = Path(json_path)
     images_dir = json_path.parent if images_dir is None else Path(images_dir)
-    coco = _read_json(json_path)
+    coco = _read_coco(json_path)
     classes, background, warnings = _classes(coco, json_path)
     crowd = any(annotation.get("iscrowd") for annotation in coco["annotations"])
     ignore = _ignore_id(classes) if crowd else None
     dtype = id_dtype([*classes, *([] if ignore is None else [ignore])])
 
     images, missing = _images(coco, json_path, images_dir)
-    shapes, problems = _shapes(coco, json_path, images)
+    shapes, problems = _shapes(coco, images)
     if missing:
         warnings.append(f"{len(missing)} images are not in {images_dir}: skipped ({_some(missing)})")
     for problem, ids in problems.items():
@@ -91,13 +95,8 @@ def load_coco(json_path: str | Path, images_dir: str | Path | None = None) -> Se
     return SegmentationSet(images_dir, classes, tuple(samples), ignore, warnings, (json_path,))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        coco = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror}") from None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
-        raise InputError(f"{path} is not complete JSON ({error}): export it again") from None
+def _read_coco(path: Path) -> dict[str, Any]:
+    coco = read_json(path, "export it again")
     for key in ("images", "annotations", "categories"):
         entries = coco.get(key) if isinstance(coco, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -113,17 +112,14 @@ def _classes(coco: dict[str, Any], path: Path) -> tuple[dict[int, str], int, lis
     categories: dict[int, dict[str, Any]] = {}
     for category in coco["categories"]:
         key, name = category.get("id"), category.get("name")
-        if not _is_id(key) or not isinstance(name, str) or not name.strip():
-            raise InputError(f"{path}: category {_entry(category)} needs an id of 0 or more and a name")
+        if not is_id(key, MAX_CLASS_ID) or not is_name(name):
+            raise InputError(
+                f"{path}: category {brief(category)} needs an id of 0 to {MAX_CLASS_ID} and a printable name"
+            )
         if key in categories:
             raise InputError(f"{path}: category id {key} is listed twice: give each category its own id")
         categories[key] = category
-    for annotation in coco["annotations"]:
-        if annotation.get("category_id") not in categories:
-            raise InputError(
-                f"{path}: annotation {annotation.get('id')} has category_id {annotation.get('category_id')}, "
-                "which is not among the categories: add it or remove the annotation"
-            )
+    _check_annotations(coco, path, categories.keys())
 
     warnings = []
     if 0 in categories and _is_heading(coco, categories):
@@ -149,6 +145,22 @@ def _classes(coco: dict[str, Any], path: Path) -> tuple[dict[int, str], int, lis
             )
         first[name] = key
     return classes, background, warnings
+
+
+def _check_annotations(coco: dict[str, Any], path: Path, categories: Collection[int]) -> None:
+    """Refuse annotations whose id, category or crowd mark can't be what it says; shapes are for later."""
+    for annotation in coco["annotations"]:
+        key, category = annotation.get("id"), annotation.get("category_id")
+        crowd = annotation.get("iscrowd", 0)
+        if not is_id(key):
+            raise InputError(f"{path}: annotation {brief(annotation)} needs an id of 0 or more")
+        if not is_id(category) or category not in categories:
+            raise InputError(
+                f"{path}: annotation {key} has category_id {brief(category)}, "
+                "which is not among the categories: add it or remove the annotation"
+            )
+        if not isinstance(crowd, int) or crowd not in (0, 1):
+            raise InputError(f"{path}: annotation {key} has iscrowd {brief(crowd)}: write 0 or 1")
 
 
 def _is_heading(coco: dict[str, Any], categories: dict[int, dict[str, Any]]) -> bool:
@@ -179,17 +191,26 @@ def _images(coco: dict[str, Any], path: Path, images_dir: Path) -> tuple[dict[in
     for image in coco["images"]:
         key, file_name = image.get("id"), image.get("file_name")
         size = (image.get("height"), image.get("width"))
-        if not _is_id(key) or not isinstance(file_name, str) or not file_name:
-            raise InputError(f"{path}: image {_entry(image)} needs an id of 0 or more and a file_name")
-        if not all(_is_id(side) and side > 0 for side in size):
-            raise InputError(f"{path}: image {key} ('{file_name}') has no valid width and height")
+        if not is_id(key) or not is_name(file_name):
+            raise InputError(
+                f"{path}: image {brief(image)} needs an id of 0 or more and a printable file_name"
+            )
+        if not all(is_id(side, _MAX_SIDE) and side > 0 for side in size):
+            raise InputError(f"{path}: image {key} ({brief(file_name)}) has no valid width and height")
         file_name = file_name.replace("\\", "/")  # as written on Windows
         name = "/".join(part for part in PurePosixPath(file_name).parts if part not in ("/", ".."))
         if key in images or name in names:
-            raise InputError(f"{path}: image {key} ('{file_name}') is listed twice: remove one of the two")
+            raise InputError(
+                f"{path}: image {key} ({brief(file_name)}) is listed twice: remove one of the two"
+            )
         names.add(name)
         file = images_dir / file_name
-        found = file.is_file()
+        try:
+            found = file.is_file()
+        except OSError as error:  # such as a name that is too long
+            raise InputError(
+                f"{path}: image {key} ({brief(file_name)}) can't be looked up ({error.strerror}): rename it"
+            ) from None
         if not found:
             missing.append(file_name)
         images[key] = (name, file if found else None, size)
@@ -197,16 +218,14 @@ def _images(coco: dict[str, Any], path: Path, images_dir: Path) -> tuple[dict[in
 
 
 def _shapes(
-    coco: dict[str, Any], path: Path, images: dict[int, _Image]
+    coco: dict[str, Any], images: dict[int, _Image]
 ) -> tuple[dict[int, list[Shape]], dict[str, list[int]]]:
     """Usable shapes by image id; and, by kind of problem, the ids of the annotations that have it."""
     shapes: dict[int, list[Shape]] = defaultdict(list)
     problems: dict[str, list[int]] = defaultdict(list)
     for annotation in coco["annotations"]:
-        key, image_id = annotation.get("id"), annotation.get("image_id")
-        if not _is_id(key):
-            raise InputError(f"{path}: annotation {_entry(annotation)} needs an id of 0 or more")
-        if image_id not in images:
+        key, image_id = annotation["id"], annotation.get("image_id")
+        if not is_id(image_id) or image_id not in images:
             problems[_NO_IMAGE].append(key)
             continue
         shape, found = _shape(annotation, *images[image_id][2])
@@ -265,19 +284,14 @@ def _ring(numbers: Any) -> np.ndarray | None:
     """(n, 2) float64 from a flat list [x, y, x, y, ...]; None for anything else or fewer than 3 points."""
     if not isinstance(numbers, list) or len(numbers) < 6 or len(numbers) % 2:
         return None
+    # NumPy alone would read "5" and true as numbers too.
+    if not set(map(type, numbers)) <= {int, float, NoneType}:
+        return None
     try:
         # None becomes NaN, and goes the way of other numbers that aren't finite.
         return np.array(numbers, dtype=np.float64).reshape(-1, 2)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
         return None
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _entry(entry: dict[str, Any]) -> str:
-    return json.dumps(entry)[:80]
 
 
 def _some(items: list[Any], limit: int = 20) -> str:

@@ -65,10 +65,10 @@ class SegmentationSet:
     def digest(self) -> str:
         """SHA-256 over classes, label files and image files: equal for equal data, wherever it lies."""
         total = hashlib.sha256(json.dumps([sorted(self.classes.items()), self.ignore]).encode())
-        for path in self.label_files:
-            total.update(path.name.encode() + file_sha256(path))
-        for sample in self.samples:
-            total.update(sample.name.encode() + file_sha256(sample.image_path))
+        labels = [(path.name, path) for path in self.label_files]
+        for name, path in [*labels, *((sample.name, sample.image_path) for sample in self.samples)]:
+            # A file name that isn't UTF-8 comes with surrogates.
+            total.update(name.encode("utf-8", "surrogateescape") + file_sha256(path))
         return total.hexdigest()
 
 
@@ -91,7 +91,7 @@ def open_dataset(root: str | Path, split: str = "valid") -> SegmentationSet:
         raise InputError(
             f"data set {root} has no split '{split}' (folders there: {found}): name another split"
         )
-    has_coco, has_masks = (folder / COCO_JSON).is_file(), (folder / MASKS_DIR).is_dir()
+    has_coco, has_masks = (folder / COCO_JSON).exists(), (folder / MASKS_DIR).is_dir()
     if has_coco and has_masks:
         raise InputError(f"{folder} holds both {COCO_JSON} and {MASKS_DIR}/: remove one of the two")
     if has_coco:

@@ -22,8 +22,9 @@ import numpy as np
 from PIL import Image
 
 from fasteomt.data.dataset import Sample, SegmentationSet, check_size
+from fasteomt.data.fields import MAX_CLASS_ID, is_id, is_name, read_json
 from fasteomt.data.processes import map_in_processes
-from fasteomt.errors import InputError, one_line
+from fasteomt.errors import InputError, brief
 from fasteomt.files import atomic_folder
 from fasteomt.ids import id_dtype
 from fasteomt.images import image_size, read_image
@@ -46,7 +47,7 @@ def load_folders(folder: str | Path) -> SegmentationSet:
     folder = Path(folder)
     images_dir, masks_dir = folder / IMAGES_DIR, folder / MASKS_DIR
     candidates = (folder / CLASSES_JSON, folder.parent / CLASSES_JSON)
-    classes_file = next((path for path in candidates if path.is_file()), None)
+    classes_file = next((path for path in candidates if path.exists()), None)
     if classes_file is None:
         raise InputError(
             f"{folder.parent / CLASSES_JSON} is missing: write the class names into it, "
@@ -148,31 +149,37 @@ def _export(folder: Path, dtype: np.dtype, sample: Sample) -> None:
 
 def _read_classes(path: Path) -> tuple[dict[int, str], int | None]:
     example = 'expected {"0": "background", "1": "head", "ignore": 255}'
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=list)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} can't be read as JSON ({one_line(error)}): {example}") from None
+    raw = read_json(path, example, pairs_hook=list)
     if not isinstance(raw, list) or not all(isinstance(entry, tuple) for entry in raw):
         raise InputError(f"{path} is not a JSON object: {example}")
     classes: dict[int, str] = {}
     ignore = None
     for key, value in raw:
-        if key == "ignore" and type(value) is int:
+        class_id = _class_id(key)
+        if key == "ignore" and is_id(value, MAX_CLASS_ID):
             ignore = value
-        elif key.isascii() and key.isdecimal() and isinstance(value, str) and value.strip():
-            if int(key) in classes:
-                raise InputError(f"{path}: class id {int(key)} is listed twice: give each class its own id")
-            classes[int(key)] = value.strip()
+        elif class_id is not None and is_name(value):
+            if class_id in classes:
+                raise InputError(f"{path}: class id {class_id} is listed twice: give each class its own id")
+            classes[class_id] = value.strip()
         else:
-            raise InputError(f"{path}: entry {json.dumps(key)}: {json.dumps(value)} is unclear: {example}")
-    names = list(classes.values())
-    for name in names:
-        same = [key for key, other in classes.items() if other == name]
-        if len(same) > 1:
-            raise InputError(f"{path}: classes {same[0]} and {same[1]} are both called '{name}': rename one")
+            raise InputError(f"{path}: entry {brief(key)}: {brief(value)} is unclear: {example}")
+    first: dict[str, int] = {}
+    for class_id, name in classes.items():
+        other = first.setdefault(name, class_id)
+        if other != class_id:
+            raise InputError(f"{path}: classes {other} and {class_id} are both called '{name}': rename one")
     if not classes or ignore in classes:
         raise InputError(f"{path} names no classes or ignores one of them: {example}")
     return classes, ignore
+
+
+def _class_id(key: str) -> int | None:
+    """The id that a key of `classes.json` gives, None when it gives none that a mask could hold."""
+    # The length is checked first: Python refuses to convert thousands of digits.
+    if not (key.isascii() and key.isdecimal() and len(key) <= len(str(MAX_CLASS_ID))):
+        return None
+    return int(key) if int(key) <= MAX_CLASS_ID else None
 
 
 def _read_mask(path: Path, class_ids: tuple[int, ...], ignore: int | None) -> np.ndarray:

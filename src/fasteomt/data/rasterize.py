@@ -84,7 +84,8 @@ def decode_runs(counts: str | list[int], height: int, width: int) -> np.ndarray 
         value = shift = 0
         for character in counts:
             digit = ord(character) - 48
-            if not 0 <= digit < 64:
+            # No image has a run of 60 bits, and endless digits would take endless time.
+            if not 0 <= digit < 64 or shift > 60:
                 return None
             value |= (digit & 0x1F) << shift
             shift += 5

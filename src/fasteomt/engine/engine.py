@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fasteomt.errors import InputError, UnsupportedError
+from fasteomt.errors import InputError, UnsupportedError, brief
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
 from fasteomt.model.tiling import ClassMap, Tiling, class_map, class_scores, crops_of_frame, untile
@@ -24,12 +24,14 @@ def resolve_device(name: str | torch.device) -> torch.device:
     Raises:
         InputError: not a device's name, or no such device here.
     """
+    if not isinstance(name, str | torch.device):
+        raise InputError(f"device {brief(name)} is no name: use auto, cpu, cuda or cuda:N")
     if str(name) == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"unknown device '{name}': use auto, cpu, cuda or cuda:N") from None
+        raise InputError(f"unknown device {brief(str(name))}: use auto, cpu, cuda or cuda:N") from None
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fasteomt.errors import CheckpointError, InputError
+from fasteomt.errors import CheckpointError, InputError, brief, one_line
 from fasteomt.ids import id_dtype
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 NUM_REGISTER_TOKENS = 4
 LAYER_NORM_EPS = 1e-5
-MAX_CROP_SIZE = 8192  # more is a mistake in a file, and memory for its tokens doesn't exist
+
+# More than these is a mistake in a file, not a model: building it would take hours, or memory that doesn't
+# exist. All are several times what the largest DINOv3 and EoMT have.
+MAX_CROP_SIZE = 2048
+MAX_GRID_SIZE = 128  # attention looks at every pair of a crop's 128 x 128 patches
+MAX_CLASSES = 65536
+_MAXIMA = {
+    "embed_dim": 8192,
+    "depth": 128,
+    "num_heads": 256,
+    "ffn_hidden": 32768,
+    "num_queries": 4096,
+    "num_register_tokens": 256,
+}
+_MAX_NAME = 1000  # characters
+_MAX_PIXEL_VALUE = 1e6  # of mean and std; fp32 holds what comes of it
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ BACKBONES = {
 }
 
 _NAME = re.compile(
-    r"^(?:dinov3/)?(?P<stem>vit(?:7b|[tsblh]))(?P<patch>\d+)(?P<plus>plus)?(?P<tag>(?:[-_][a-z0-9]+)*)$"
+    r"^(?:dinov3/)?(?P<stem>vit(?:7b|[tsblh]))(?P<patch>[0-9]{1,4})(?P<plus>plus)?(?P<tag>(?:[-_][a-z0-9]+)*)$"
 )
 
 
@@ -95,39 +112,82 @@ class ModelSpec:
     num_register_tokens: int = NUM_REGISTER_TOKENS
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not _fits(value, _field_types()[field.name]):
+                raise CheckpointError(f"{field.name} is {brief(value)}: expected {field.type}")
+        if len(self.name) > _MAX_NAME or not self.name.isprintable():
+            raise CheckpointError(f"model name {brief(self.name)}: must be one line of printable text")
+        self._check_sizes()
+        self._check_classes()
+        self._check_pixels()
+
+    def _check_sizes(self) -> None:
+        for field, most in _MAXIMA.items():
+            if getattr(self, field) > most:
+                raise CheckpointError(
+                    f"{self.name}: {field} is {brief(getattr(self, field))}: at most {most} is supported"
+                )
         counts = self.patch_size, self.embed_dim, self.num_heads, self.ffn_hidden, self.num_upscale_blocks
         # RoPE turns pairs of a head's channels, for two axes.
-        if min(counts) < 1 or self.embed_dim % (4 * self.num_heads):
+        if min(counts) < 1 or self.num_register_tokens < 0 or self.embed_dim % (4 * self.num_heads):
             raise CheckpointError(
-                f"{self.name}: patch {self.patch_size}, {self.num_heads} heads of {self.embed_dim}: no ViT"
+                f"{self.name}: patch {brief(self.patch_size)}, {self.num_heads} heads of {self.embed_dim}, "
+                f"{brief(self.num_upscale_blocks)} upscale blocks: no ViT"
             )
-        if len(self.class_ids) != len(self.class_names) or not self.class_ids:
-            raise CheckpointError(
-                f"{self.name}: has {len(self.class_ids)} ids, {len(self.class_names)} names"
-            )
-        if len(set(self.class_ids)) != len(self.class_ids):
-            raise CheckpointError(f"{self.name}: class ids repeat: {list(self.class_ids)}")
-        repeated = sorted({n for n in self.class_names if self.class_names.count(n) > 1})
-        if repeated:
-            ids = [i for i, n in zip(self.class_ids, self.class_names, strict=True) if n == repeated[0]]
-            raise CheckpointError(
-                f"{self.name}: classes {ids} share the name '{repeated[0]}': give each class its own name"
-            )
-        if len(self.mean) != 3 or len(self.std) != 3:
-            raise CheckpointError(f"{self.name}: takes {len(self.mean)} channels: only RGB is supported")
-        if not all(math.isfinite(m) and 0 < s < math.inf for m, s in zip(self.mean, self.std, strict=True)):
-            raise CheckpointError(
-                f"{self.name}: normalisation {self.mean}, {self.std}: must be finite, std positive"
-            )
-        if not all(-(2**31) <= i < 2**31 for i in self.class_ids):
-            raise CheckpointError(f"{self.name}: class ids {list(self.class_ids)[:3]}... must fit 32 bits")
+        if self.ffn not in ("mlp", "swiglu"):
+            raise CheckpointError(f"{self.name}: ffn is {brief(self.ffn)}: must be 'mlp' or 'swiglu'")
         if self.num_queries < 1:
             raise CheckpointError(f"{self.name}: has no queries")
         if not 1 <= self.num_joint_blocks <= self.depth:
-            raise CheckpointError(f"{self.name}: {self.num_joint_blocks} joint blocks in {self.depth} blocks")
-        if not self.patch_size <= self.crop_size <= MAX_CROP_SIZE:
             raise CheckpointError(
-                f"{self.name}: image size {self.image_size} must be from one patch to {MAX_CROP_SIZE} pixels"
+                f"{self.name}: {brief(self.num_joint_blocks)} joint blocks in {self.depth} blocks"
+            )
+        largest = min(MAX_CROP_SIZE, MAX_GRID_SIZE * self.patch_size)
+        if not self.patch_size <= self.crop_size <= largest:
+            raise CheckpointError(
+                f"{self.name}: image size {brief(self.image_size)} must be from one patch, "
+                f"{brief(self.patch_size)}, to {largest} pixels"
+            )
+        # Each block doubles the patch grid; masks finer than pixels would only cost memory.
+        finest = max(2, self.patch_size.bit_length() - 1)
+        if self.num_upscale_blocks > finest:
+            raise CheckpointError(
+                f"{self.name}: {brief(self.num_upscale_blocks)} upscale blocks: "
+                f"at most {finest} make sense at patch {self.patch_size}"
+            )
+
+    def _check_classes(self) -> None:
+        if len(self.class_ids) != len(self.class_names) or not 1 <= len(self.class_ids) <= MAX_CLASSES:
+            raise CheckpointError(
+                f"{self.name}: has {len(self.class_ids)} ids, {len(self.class_names)} names: "
+                f"must be as many of each, 1 to {MAX_CLASSES}"
+            )
+        ids = (*self.class_ids, self.class_ignore_index or 0)
+        outside = next((i for i in ids if not -(2**31) <= i < 2**31), None)
+        if outside is not None:
+            raise CheckpointError(f"{self.name}: class id {brief(outside)} must fit 32 bits")
+        if len(set(self.class_ids)) != len(self.class_ids):
+            raise CheckpointError(f"{self.name}: class ids repeat: {brief(self.class_ids)}")
+        unwritable = next((n for n in self.class_names if not _is_text(n)), None)
+        if unwritable is not None:
+            raise CheckpointError(f"{self.name}: class name {brief(unwritable)} is no text: rename the class")
+        name, count = Counter(self.class_names).most_common(1)[0]
+        if count > 1:
+            sharing = [i for i, n in zip(self.class_ids, self.class_names, strict=True) if n == name]
+            raise CheckpointError(
+                f"{self.name}: classes {brief(sharing)} share the name {brief(name)}: "
+                "give each class its own name"
+            )
+
+    def _check_pixels(self) -> None:
+        if len(self.mean) != 3 or len(self.std) != 3:
+            raise CheckpointError(f"{self.name}: takes {len(self.mean)} channels: only RGB is supported")
+        most, least = _MAX_PIXEL_VALUE, 1 / _MAX_PIXEL_VALUE
+        if not all(-most <= m <= most for m in self.mean) or not all(least <= s <= most for s in self.std):
+            raise CheckpointError(
+                f"{self.name}: normalisation {brief(self.mean)}, {brief(self.std)}: "
+                f"must be finite and at most {most:g}, std positive and at least {least:g}"
             )
 
     @property
@@ -162,14 +222,15 @@ class ModelSpec:
         """Inverse of `to_json`.
 
         Raises:
-            CheckpointError: not a spec, or with unknown or missing fields.
+            CheckpointError: not a spec, with unknown or missing fields, or values that make no model.
         """
         try:
             raw = json.loads(text)
-            lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-            return cls(**lists)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"not a fasteomt model description: {error}") from None
+            if not isinstance(raw, dict):
+                raise TypeError(f"it is {brief(raw)}")
+            return cls(**{field: as_tuple(value) for field, value in raw.items()})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"not a fasteomt model description: {one_line(error)[:200]}") from None
 
     @classmethod
     def from_name(cls, name: str, **changes: Any) -> ModelSpec:
@@ -181,7 +242,7 @@ class ModelSpec:
         parsed = parse_backbone_name(name)
         if parsed is None:
             raise InputError(
-                f"'{name}' is neither a file nor a known model: give a checkpoint path, or one of "
+                f"{brief(name)} is neither a file nor a known model: give a checkpoint path, or one of "
                 + ", ".join(backbone_name(stem, 16) for stem in BACKBONES)
                 + " (also with patch 32)"
             )
@@ -198,3 +259,37 @@ class ModelSpec:
             "class_names": ("background", "object"),
         }
         return cls(**(fields | changes))
+
+
+@cache
+def _field_types() -> dict[str, Any]:
+    return get_type_hints(ModelSpec)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's type, elements included. Any number but a bool passes for a float."""
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        if not isinstance(value, tuple):
+            return False
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def as_tuple(value: Any) -> Any:
+    """A list as a tuple; anything else as it is. JSON and pickles hold either where a spec has tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can say it: strings may hold halves of characters, which no file takes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

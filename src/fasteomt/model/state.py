@@ -11,11 +11,23 @@ from torch import Tensor
 
 from fasteomt.errors import CheckpointError
 from fasteomt.model.reference import Eomt, rope_periods
-from fasteomt.model.spec import BACKBONES, Backbone, ModelSpec, backbone_name
+from fasteomt.model.spec import BACKBONES, MAX_CLASSES, Backbone, ModelSpec, as_tuple, backbone_name
 
 # Where training code keeps the weights, and what wrappers put before their names.
 _STATE_KEYS = ("train_model", "model_state_dict", "state_dict", "model", "module")
 _PREFIXES = ("_forward_module.", "module.", "_orig_mod.", "train_model.", "model.")
+
+# What torch can widen to fp32. Scales (e8m0) and packed 4-bit values are no weights by themselves.
+_DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
 
 # Parts of a file that inference never uses: the satellite backbones' norm for local crops, the untied norm
 # of the class token, and the loss's and metrics' buffers of training checkpoints.
@@ -63,7 +75,7 @@ def spec_and_weights(
         raise CheckpointError(f"{source}: weight {error} is missing: not a DINOv3 EoMT model") from None
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error}") from None
-    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(
             f"{source}: its arguments or shapes make no model: {first_line(error)}"
         ) from None
@@ -87,7 +99,9 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
         num_joint_blocks=0,
     )
     stem = _stem_of(backbone)
-    name = str(arguments.get("model_name") or f"dinov3/{backbone_name(stem or 'vit', patch_size)}-eomt")
+    name = arguments.get("model_name")
+    if name is None:
+        name = f"dinov3/{backbone_name(stem or 'vit', patch_size)}-eomt"
     joint_blocks = arguments.get("num_joint_blocks")
     if joint_blocks is None:
         joint_blocks = BACKBONES[stem].num_joint_blocks if stem else 3
@@ -95,25 +109,29 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
             f"the number of joint blocks is not in the file: LightlyTrain's default {joint_blocks} assumed"
         )
     num_classes = state["class_head.weight"].shape[0] - 1
+    if num_classes > MAX_CLASSES:
+        raise CheckpointError(
+            f"its class head has {num_classes} classes: at most {MAX_CLASSES} are supported"
+        )
     classes = arguments.get("classes")
     if classes is None:
         classes = {i: f"class_{i}" for i in range(num_classes)}
         notes.append(f"the file doesn't name its classes: ids 0-{num_classes - 1} assumed")
-    if len(classes) != num_classes:
-        raise CheckpointError(
-            f"its class head has {num_classes} classes, its arguments name {len(classes)}: export it again"
-        )
-    size = arguments.get("image_size")
     normalize = arguments.get("image_normalize")
-    if size is None:
-        notes.append("the file doesn't say its image size: 512x512 assumed")
     if normalize is None:
         notes.append("the file doesn't say its normalisation: ImageNet mean and std assumed")
         normalize = {}
     if not isinstance(normalize, dict) or not isinstance(classes, dict):
         raise CheckpointError("its classes or its normalisation are not a dictionary: export it again")
-    ignore = arguments.get("class_ignore_index")
-    optional: dict[str, Any] = {k: tuple(map(float, normalize[k])) for k in ("mean", "std") if k in normalize}
+    if len(classes) != num_classes:
+        raise CheckpointError(
+            f"its class head has {num_classes} classes, its arguments name {len(classes)}: export it again"
+        )
+    size = arguments.get("image_size")
+    if size is None:
+        notes.append("the file doesn't say its image size: 512x512 assumed")
+        size = (512, 512)
+    optional: dict[str, Any] = {k: as_tuple(normalize[k]) for k in ("mean", "std") if k in normalize}
     return ModelSpec(
         name=name,
         patch_size=patch_size,
@@ -124,12 +142,12 @@ def _spec_from(state: dict[str, Tensor], arguments: dict[str, Any], notes: list[
         ffn_hidden=hidden,
         qkv_bias=backbone.qkv_bias,
         num_queries=state["queries.weight"].shape[0],
-        num_joint_blocks=int(joint_blocks),
+        num_joint_blocks=joint_blocks,
         num_upscale_blocks=_count(state, "upscale."),
-        class_ids=tuple(int(i) for i in classes),
-        class_names=tuple(str(n) for n in classes.values()),
-        class_ignore_index=None if ignore is None else int(ignore),
-        image_size=(512, 512) if size is None else (int(size[0]), int(size[1])),
+        class_ids=tuple(classes),
+        class_names=tuple(classes.values()),
+        class_ignore_index=arguments.get("class_ignore_index"),
+        image_size=as_tuple(size),
         num_register_tokens=state["backbone.storage_tokens"].shape[1],
         **optional,
     )
@@ -174,6 +192,8 @@ def complete_weights(
             weights[name] = torch.cat([q, 0 * k, v])
         elif name.endswith("gamma"):
             weights.setdefault(name, torch.ones(spec.embed_dim))
+    for name in expected.keys() & weights.keys():
+        _check_kind(source, name, weights[name])
     extra = [name for name in weights if name not in expected]
     unknown = sorted(name for name in extra if not _UNUSED.match(name))
     missing = sorted(expected.keys() - weights.keys())
@@ -184,14 +204,22 @@ def complete_weights(
         ("has weights of a wrong shape:", wrong),
     ):
         if names:
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            shown = ", ".join(" ".join(n.split())[:100] for n in names[:3]) + (
+                f" and {len(names) - 3} more" if len(names) > 3 else ""
+            )
             raise CheckpointError(f"{source}: {problem} {shown}: not a DINOv3 EoMT model supported here")
     used = {name: weights[name] for name in expected}
-    for name, weight in used.items():
-        if not weight.is_floating_point() or weight.layout != torch.strided or weight.is_meta:
-            kind = f"{weight.layout} {weight.dtype} on {weight.device}"
-            raise CheckpointError(f"{source}: weight {name} is {kind}: must be dense and floating")
     broken = [n for n, w in used.items() if not w.sum(dtype=torch.float32).isfinite()]
     if broken:
         notes.append(f"weights with NaN or infinity: {', '.join(broken[:3])}: masks can't be trusted")
     return used, notes
+
+
+def _check_kind(source: str | Path, name: str, weight: Tensor) -> None:
+    """Before anything asks for its shape, which nested tensors don't have."""
+    dense = weight.layout is torch.strided and not weight.is_nested and not weight.is_meta
+    if not dense or weight.dtype not in _DTYPES:
+        kind = f"{'nested' if weight.is_nested else weight.layout} {weight.dtype} on {weight.device}"
+        raise CheckpointError(
+            f"{source}: weight {name} is {kind}: must be dense and floating, of 8 to 64 bits"
+        )

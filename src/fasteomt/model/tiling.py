@@ -13,6 +13,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fasteomt.errors import InputError
+
+# Crops of one frame at most: 0.8 GB of pixels at the usual crop size, and far more than pictures need.
+MAX_CROPS = 256
+
+
+def check_frame(height: int, width: int) -> None:
+    """Check a frame's shape before anything of its resized size is allocated.
+
+    Raises:
+        InputError: so long and thin that it makes more than `MAX_CROPS` crops.
+    """
+    # Whatever the crop size is: a frame makes as many squares as its short side fits into its long one.
+    count = -(-max(height, width) // min(height, width))
+    if count > MAX_CROPS:
+        raise InputError(
+            f"a frame of {width}x{height} pixels makes {count} crops, more than {MAX_CROPS}: "
+            "cut it into shorter pieces"
+        )
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -31,6 +51,12 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, crop: int) -> Tiling:
+        """The tiling of a frame for square crops of `crop` pixels.
+
+        Raises:
+            InputError: as `check_frame`.
+        """
+        check_frame(height, width)
         short, long = min(height, width), max(height, width)
         # One product, then one division: integers here equal the float arithmetic of torchvision's resize.
         long = int(crop * long / short)

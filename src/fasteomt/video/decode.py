@@ -11,6 +11,7 @@ import av
 from av.stream import Disposition
 
 from fasteomt.errors import InputError
+from fasteomt.files import require_file
 from fasteomt.video.integrity import find_damage
 from fasteomt.video.timestamps import Clock, nominal_rate
 
@@ -33,7 +34,7 @@ class VideoDecoder:
     should have; `problems` says what was lost, `notes` what was repaired. All are final after `frames()`.
 
     Raises:
-        InputError: missing, not a video, or without a video stream.
+        InputError: missing, not a regular file, not a video, or without a video stream.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,6 +44,7 @@ class VideoDecoder:
         self.notes: list[str] = []
         self._errors = self._damaged = self._early = self._hidden = 0
         self._first_error = ""
+        require_file(path)
         try:
             # The prefix keeps a name like "12:30.mp4" from being read as a protocol.
             self._container = av.open(f"file:{path}", metadata_errors="replace")
@@ -216,9 +218,7 @@ def _text(error: BaseException) -> str:
 
 
 def _cannot_open(path: Path, error: BaseException) -> str:
-    if not path.exists():
-        return "no such file: check the path"
-    if path.is_file() and path.stat().st_size == 0:
+    if path.stat().st_size == 0:
         return "the file is empty"
     if isinstance(error, av.error.InvalidDataError):
         return f"{_NOT_A_VIDEO}: give a video file"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from fasteomt.errors import InputError
-from fasteomt.images import image_size, open_rgb
+from fasteomt.images import open_rgb
 from fasteomt.video.prefetch import Prefetch
-from fasteomt.video.source import Frame, Selection, Source
+from fasteomt.video.source import Frame, Selection, Source, check_picture
 
 # Images are large and of any size: one is read while one is worked on.
 _AHEAD = 1
@@ -21,10 +20,11 @@ _AHEAD = 1
 class ImageSource(Source):
     """Images, in order, each of its own size; EXIF orientation applied.
 
-    A file that can't be read is skipped and is a problem; if it is the only one, it is an error.
+    An image that can't be used is skipped and is a problem. The first one that can is read at once, so that
+    a source without any is refused here.
 
     Raises:
-        InputError: a selection in seconds, or a single image that can't be read.
+        InputError: a selection in seconds, or no image that can be used.
     """
 
     kind: Literal["video", "images"] = "images"
@@ -39,42 +39,45 @@ class ImageSource(Source):
         self.problems: list[str] = []
         self.notes: list[str] = []
         self._prefetch: Prefetch[Frame] | None = None
-        self.width, self.height = self._first_size()
+        self._frames = self._read()
+        first = next(self._frames, None)
+        if first is None:
+            raise InputError(self._why_empty())
+        self._first = first
+        self.height, self.width = first.rgb.shape[:2]
 
     def __iter__(self) -> Iterator[Frame]:
-        self._prefetch = Prefetch(self._read(), _AHEAD)
+        self._prefetch = Prefetch(self._frames, _AHEAD)
+        yield self._first
         yield from self._prefetch
 
     def close(self) -> None:
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def _first_size(self) -> tuple[int, int]:
-        """Size of the first image that looks like one."""
-        for path in self._paths:
-            try:
-                height, width = image_size(path, upright=True)
-            except InputError as error:
-                problem = error
-            else:
-                return width, height
-        raise problem
-
     def _read(self) -> Iterator[Frame]:
         for path, name in zip(self._paths, self._names, strict=True):
             try:
-                image = open_rgb(path)
+                rgb = np.array(open_rgb(path))
+                check_picture(rgb, path)
             except InputError as error:
-                if len(self._paths) == 1:
-                    raise
                 self.skipped += 1
                 self.problems.append(str(error))
                 continue
             self.decoded += 1
-            yield Frame(self.decoded - 1, None, np.array(image), name)
+            yield Frame(self.decoded - 1, None, rgb, name)
+
+    def _why_empty(self) -> str:
+        if len(self._paths) == 1:
+            return self.problems[0]
+        return f"{self.location}: none of {len(self._paths)} images can be used (first: {self.problems[0]})"
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """Stems for output files: the image's own, or its whole name where several share the stem."""
-    stems = Counter(path.stem.casefold() for path in paths)
-    return [path.stem if stems[path.stem.casefold()] == 1 else path.name for path in paths]
+    """A stem for each image's output files, no two the same, even where case doesn't count.
+
+    The images' own stems; their whole names if stems are shared; if even these are, numbered ones.
+    """
+    numbered = [f"{index:06d}-{path.name}" for index, path in enumerate(paths)]
+    choices = ([path.stem for path in paths], [path.name for path in paths], numbered)
+    return next(names for names in choices if len({name.casefold() for name in names}) == len(names))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fasteomt.errors import InputError
+from fasteomt.files import require_file
 from fasteomt.video.source import Selection, Source, Spec
 
 # What folders and globs are searched for. A file that is named is tried whatever its suffix.
@@ -37,7 +38,7 @@ def find_inputs(spec: Spec) -> list[Input]:
     are named after it; an image alone is named after its file.
 
     Raises:
-        InputError: nothing there, or two inputs would have the same output folder.
+        InputError: nothing there, not a regular file, or two inputs would have the same output folder.
     """
     specs: Iterable[str | Path] = [spec] if isinstance(spec, str | Path) else spec
     videos: dict[Path, None] = {}
@@ -52,11 +53,11 @@ def find_inputs(spec: Spec) -> list[Input]:
                 folders.setdefault(path.parent, {})[path] = None
             else:
                 videos[path] = None
-    found = [Input("video", path.stem, (path,), str(path)) for path in videos]
+    found = [Input("video", _name_of(path), (path,), str(path)) for path in videos]
     for folder, images in folders.items():
         paths = tuple(images)
         alone = len(paths) == 1 and folder not in whole
-        name = paths[0].stem if alone else folder.resolve().name or "images"
+        name = _name_of(paths[0]) if alone else folder.resolve().name or "images"
         found.append(Input("images", name, paths, str(paths[0] if alone else folder)))
     if not found:
         raise InputError("no input: name a video, an image, a folder or a glob")
@@ -79,7 +80,14 @@ def open_input(one: Input, selection: Selection) -> Source:
     return VideoSource(one.paths[0], one.name, selection)
 
 
+def _name_of(path: Path) -> str:
+    """The output folder's name for a file: its stem, unless it leads elsewhere as that of '...mp4'."""
+    return path.stem if path.stem.strip(". ") else path.name
+
+
 def _expand(spec: str | Path) -> list[Path]:
+    if not str(spec):
+        raise InputError("an input is empty: name a video, an image, a folder or a glob")
     path = Path(spec)
     if path.is_dir():
         media = _media(path.iterdir())
@@ -88,6 +96,7 @@ def _expand(spec: str | Path) -> list[Path]:
             raise InputError(f"{path}: no videos or images in this folder")
         return videos or media
     if path.exists():
+        require_file(path)
         return [path]
     if glob.has_magic(str(spec)):
         media = _media(Path(match) for match in glob.glob(str(spec), recursive=True))
@@ -106,7 +115,8 @@ def _media(paths: Iterable[Path]) -> list[Path]:
 
 def _natural(path: Path) -> tuple[str, list[tuple[int, str]]]:
     parts = re.split(r"(\d+)", path.name.casefold())
-    return str(path.parent), [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    # Not isdigit: that holds for superscripts too, which int refuses.
+    return str(path.parent), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _refuse_equal_names(inputs: list[Input]) -> None:

@@ -16,7 +16,7 @@ from fasteomt.video.color import RgbConverter
 from fasteomt.video.decode import VideoDecoder
 from fasteomt.video.prefetch import Prefetch
 from fasteomt.video.rotation import apply_matrix, display_matrix
-from fasteomt.video.source import Frame, Selection, Source
+from fasteomt.video.source import Frame, Selection, Source, check_picture
 
 # Decoded frames that wait for the consumer at most.
 QUEUE_FRAMES = 4
@@ -28,7 +28,8 @@ class VideoSource(Source):
     The first frame is decoded at once, so that a file that gives none is refused here.
 
     Raises:
-        InputError: not a video, no frame in it that can be decoded, or none within the selection.
+        InputError: not a video, no frame in it that can be decoded, none within the selection, or frames too
+            long and thin for a model.
     """
 
     kind: Literal["video", "images"] = "video"
@@ -43,12 +44,12 @@ class VideoSource(Source):
         self._frames = self._selected()
         try:
             first = next(self._frames, None)
+            if first is None:
+                raise InputError(f"{path}: {self._why_empty()}")
+            check_picture(first.rgb, path)
         except BaseException:
             self.close()
             raise
-        if first is None:
-            self.close()
-            raise InputError(f"{path}: {self._why_empty()}")
         self._first = first
         self.height, self.width = first.rgb.shape[:2]
         self.fps = self._decoder.rate / selection.stride if self._decoder.rate else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from fasteomt.errors import InputError, UnsupportedError
-from fasteomt.files import write_json
+from fasteomt.errors import InputError
+from fasteomt.files import check_target, find_replaced, made_folder, remove, write_json
 from fasteomt.video.sink import AreasSink, MaskPngSink, MaskSink, OverlayPngSink, OverlaySink, Sink
 from fasteomt.video.source import Source
 from fasteomt.video.write import require_encoder
@@ -35,54 +34,66 @@ def check_save(save: Sequence[str], *, for_video: bool) -> None:
 class OutputFolder:
     """`out/<name>`, with masks.mkv, overlay.mp4, areas.csv and summary.json; for images PNG folders instead
     of the videos. An incomplete result has `.partial` before the suffix of its files, and says so in its
-    summary."""
+    summary.
 
-    def __init__(self, out_dir: str | Path, name: str) -> None:
+    Args:
+        out_dir: where the folder is made.
+        name: the folder's, as `Input` has it.
+        kind: of the source.
+        save: as `check_save` takes it.
+    """
+
+    def __init__(
+        self, out_dir: str | Path, name: str, kind: Literal["video", "images"], save: Sequence[str]
+    ) -> None:
         self.path = Path(out_dir) / name
+        self._targets = {one: self.path / file for one, file in _file_names(kind, save).items()}
 
-    def check(self, *, overwrite: bool) -> None:
-        """Raises InputError if there is something already and `overwrite` is False, or no folder can be."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: choose another --out")
+    def check(self, sources: Iterable[Path], *, overwrite: bool) -> None:
+        """Check that the result can be written, and that nothing is lost by it but an earlier result.
+
+        Args:
+            sources: all files that are read while this result, or another of the same run, is written.
+
+        Raises:
+            InputError: there is something already and `overwrite` is False, no folder can be made, or a
+                source, or a folder or link that no earlier run made, would be replaced.
+        """
         if not overwrite and self.path.is_dir() and any(self.path.iterdir()):
             raise InputError(f"{self.path} is not empty: choose another --out or pass --overwrite")
-        parent = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
-        if not parent.is_dir():
-            raise InputError(f"{self.path}: {parent} is a file: choose another --out")
+        summaries = [self.path / _SUMMARY, self.path / _PARTIAL_SUMMARY]
+        for summary in summaries:
+            check_target(summary, overwrite=True)
+        listed = self._listed(_SUMMARY) | self._listed(_PARTIAL_SUMMARY)
+        targets = [path for target in self._targets.values() for path in (target, _partial(target))]
+        for target in targets:
+            is_file = target.is_file() or not target.exists()
+            if target.is_symlink() or not (is_file or target.name in listed):
+                raise InputError(
+                    f"{target} is not of an earlier result: choose another --out, or move it away"
+                )
+        found = find_replaced(sources, [*targets, *summaries, *(self.path / name for name in listed)])
+        if found is not None:
+            raise InputError(
+                f"{found[0]} is a source, and {found[1]} would be replaced: choose another --out"
+            )
 
-    def open_sinks(self, source: Source, save: Sequence[str], class_ids: Sequence[int]) -> dict[str, Sink]:
+    def open_sinks(self, source: Source, class_ids: Sequence[int]) -> dict[str, Sink]:
         """Create the folder and start the outputs, with encoders opened at the source's size.
 
         Raises:
             InputError: the folder can't be written. UnsupportedError: an encoder refuses the size.
         """
         sinks: dict[str, Sink] = {}
-        # A folder that this run made and could not use is not left behind.
-        made = not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for name in _distinct(save, source):
-                sinks[name] = self._open(name, source, class_ids)
-        except (OSError, InputError, UnsupportedError) as error:
-            for sink in sinks.values():
-                sink.discard()
-            if made and self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
-            if isinstance(error, OSError):
-                raise InputError(f"{self.path}: can't be written ({error.strerror or error})") from None
-            raise
+        with made_folder(self.path):
+            try:
+                for name, target in self._targets.items():
+                    sinks[name] = _open_sink(name, target, source, class_ids)
+            except BaseException:
+                for sink in sinks.values():
+                    sink.discard()
+                raise
         return sinks
-
-    def _open(self, name: str, source: Source, class_ids: Sequence[int]) -> Sink:
-        if name == "areas":
-            return AreasSink(self.path / "areas.csv")
-        if name == "masks-png" or (name == "masks" and source.kind == "images"):
-            return MaskPngSink(self.path / "masks", class_ids)
-        if source.kind == "images":
-            return OverlayPngSink(self.path / "overlay")
-        if name == "masks":
-            return MaskSink(self.path / "masks.mkv", source.width, source.height, source.fps, class_ids)
-        return OverlaySink(self.path / "overlay.mp4", source.width, source.height, source.fps)
 
     def commit(self, sinks: Iterable[Sink], *, complete: bool) -> list[str]:
         """Give the outputs their names, and remove an earlier result's files that have no successor.
@@ -101,7 +112,7 @@ class OutputFolder:
             self._listed(_SUMMARY) if complete or not self._has_complete() else set()
         )
         for name in obsolete - set(names):
-            _remove(self.path / name)
+            remove(self.path / name)
         return names
 
     def write_summary(self, content: dict[str, Any], *, complete: bool) -> Path:
@@ -131,20 +142,25 @@ class OutputFolder:
         return {n for n in names if isinstance(n, str) and Path(n).name == n and n.split(".")[0] in stems}
 
 
-def _distinct(save: Sequence[str], source: Source) -> list[str]:
-    """The names once each; masks of images are PNG files anyway."""
-    names = list(dict.fromkeys(save))
-    if source.kind == "images" and "masks" in names and "masks-png" in names:
-        names.remove("masks-png")
-    return names
+def _file_names(kind: Literal["video", "images"], save: Sequence[str]) -> dict[str, str]:
+    """What each of the outputs is called; one without a suffix is a folder of PNG files."""
+    video = kind == "video"
+    files = {"masks": "masks.mkv" if video else "masks", "overlay": "overlay.mp4" if video else "overlay"}
+    files |= {"areas": "areas.csv", "masks-png": "masks"}
+    # Masks of images are PNG files anyway.
+    twice = "masks-png" if not video and "masks" in save else None
+    return {name: files[name] for name in save if name != twice}
+
+
+def _open_sink(name: str, target: Path, source: Source, class_ids: Sequence[int]) -> Sink:
+    if name == "areas":
+        return AreasSink(target)
+    if not target.suffix:
+        return OverlayPngSink(target) if name == "overlay" else MaskPngSink(target, class_ids)
+    if name == "masks":
+        return MaskSink(target, source.width, source.height, source.fps, class_ids)
+    return OverlaySink(target, source.width, source.height, source.fps)
 
 
 def _partial(target: Path) -> Path:
     return target.with_name(f"{target.stem}.partial{target.suffix}")
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

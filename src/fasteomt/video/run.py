@@ -41,8 +41,9 @@ def check_inputs(
     """
     inputs = find_inputs(spec)
     check_save(save, for_video=any(one.kind == "video" for one in inputs))
+    sources = [path for one in inputs for path in one.paths]
     for one in inputs:
-        OutputFolder(out_dir, one.name).check(overwrite=overwrite)
+        OutputFolder(out_dir, one.name, one.kind, save).check(sources, overwrite=overwrite)
     for one in inputs:
         open_input(one, selection or Selection()).close()
     return inputs
@@ -83,10 +84,10 @@ def run_video(
     selection = Selection(start, end, stride)
     one = source_spec if isinstance(source_spec, Input) else _only(find_inputs(source_spec))
     check_save(save, for_video=one.kind == "video")
-    folder = OutputFolder(out_dir, one.name)
-    folder.check(overwrite=overwrite)
+    folder = OutputFolder(out_dir, one.name, one.kind, save)
+    folder.check(one.paths, overwrite=overwrite)
     with open_input(one, selection) as source:
-        sinks = folder.open_sinks(source, save, predictor.spec.class_ids)
+        sinks = folder.open_sinks(source, predictor.spec.class_ids)
         return _Run(predictor, source, folder, sinks, selection, progress).run()
 
 
@@ -204,7 +205,9 @@ class _Run:
         summary.duration = self._covered()
         summary.seconds = round(time.monotonic() - self._begin, 3)
         summary.fps = round(summary.frames_out / max(summary.seconds, 1e-3), 3)
-        summary.reason = _reason(failure, stop.name if self._cut_short else None, summary.problems)
+        reason = _reason(failure, stop.name if self._cut_short else None, summary.problems)
+        # Messages name the source themselves.
+        summary.reason = None if reason is None else reason.removeprefix(f"{summary.source}: ")
         summary.complete = summary.reason is None
         try:
             if summary.frames_out == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from PIL import Image
 
 from fasteomt.draw import draw_overlay
 from fasteomt.errors import FastEomtError, InputError, UnsupportedError
-from fasteomt.files import temporary_beside
+from fasteomt.files import put_in_place, require_file, temporary_beside
 from fasteomt.ids import id_dtype
 from fasteomt.result import Result
 from fasteomt.video.source import Frame
@@ -49,9 +48,7 @@ class Sink(ABC):
 
     def commit(self, target: Path) -> None:
         """Take the name `target`, in place of what has it."""
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(self.temporary, target)
+        put_in_place(self.temporary, target)
 
     def discard(self) -> None:
         """Remove what was written."""
@@ -123,8 +120,9 @@ class _PngFolder(Sink):
 
     def _save(self, frame: Frame, pixels: np.ndarray) -> None:
         name = f"{frame.index:06d}" if frame.pts is not None else frame.name
-        # Little compression: it costs more time than the frame, and masks shrink anyway.
-        Image.fromarray(pixels).save(self.temporary / f"{name}.png", compress_level=1)
+        # Little compression: it costs more time than the frame, and masks shrink anyway. The format is named
+        # because Pillow sees no suffix in '..png'.
+        Image.fromarray(pixels).save(self.temporary / f"{name}.png", format="PNG", compress_level=1)
 
     def finish(self) -> None:
         pass
@@ -157,7 +155,8 @@ class AreasSink(Sink):
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        self._file = self.temporary.open("w", newline="", encoding="utf-8")
+        # Images are named by their files, whose names may hold bytes that are no text.
+        self._file = self.temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace")
         self._rows = csv.writer(self._file)
         self._rows.writerow(AREA_COLUMNS)
 
@@ -209,8 +208,9 @@ def read_masks(path: str | Path) -> Iterator[tuple[float, np.ndarray]]:
     """Read a `masks.mkv`: yields (pts in seconds, (H, W) uint8 or uint16 class ids), in order.
 
     Raises:
-        InputError: missing, or not a mask video.
+        InputError: missing, not a regular file, or not a mask video.
     """
+    require_file(path)
     try:
         with av.open(f"file:{path}") as container:
             if not container.streams.video:

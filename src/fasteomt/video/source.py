@@ -31,6 +31,24 @@ class Frame:
     name: str
 
 
+def check_picture(rgb: np.ndarray, path: Path) -> None:
+    """Check that a picture of a file has a shape that a model can take.
+
+    Args:
+        rgb: (H, W, 3).
+
+    Raises:
+        InputError: as `check_frame`, with the file's name.
+    """
+    # torch takes seconds to import, and what is found wrong before this needn't wait for it.
+    from fasteomt.model.tiling import check_frame
+
+    try:
+        check_frame(*rgb.shape[:2])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
 class Source(ABC):
     """Frames in order, once. A context manager; closing it early is fine.
 

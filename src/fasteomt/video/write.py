@@ -16,7 +16,7 @@ from av.video.reformatter import Colorspace
 from av.video.stream import VideoStream
 
 from fasteomt.errors import FastEomtError, InputError, UnsupportedError
-from fasteomt.files import temporary_beside
+from fasteomt.files import check_target, temporary_beside
 
 # Encoder and pixel format for each codec name; "ffv1" is the lossless one.
 _ENCODERS = {"h264": ("libx264", "yuv420p"), "ffv1": ("ffv1", "gray")}
@@ -67,10 +67,11 @@ class VideoWriter:
         lossless: exact RGB frames: selects FFV1 with bgr0.
         time_base: seconds per tick in the file; default `time_base_for(fps)`. Matroska stores milliseconds.
         gop: most frames between key frames.
-        overwrite: replace an existing `path`.
+        overwrite: replace an existing `path`; a link stays, and the file that it leads to is replaced.
 
     Raises:
-        InputError: unknown suffix or codec, existing target, folder that can't be written.
+        InputError: unknown suffix or codec, existing target, target that is no file, folder that can't be
+            written.
         UnsupportedError: the encoder is missing or refuses the size or format.
     """
 
@@ -95,8 +96,7 @@ class VideoWriter:
         self.frames = 0
         if self.path.suffix.lower() not in _CONTAINERS:
             raise InputError(f"{self.path}: unknown video suffix, use one of {', '.join(_CONTAINERS)}")
-        if self.path.exists() and not overwrite:
-            raise InputError(f"{self.path} exists: choose another name or pass --overwrite")
+        self._target = check_target(self.path, overwrite=overwrite)
         if lossless:
             codec, pix_fmt = "ffv1", pix_fmt or "bgr0"
         if codec not in _ENCODERS:
@@ -109,7 +109,7 @@ class VideoWriter:
         self._time_base = time_base or time_base_for(rate)
         self._finished = False
         self._last_tick: int | None = None
-        self.temporary = temporary_beside(self.path)
+        self.temporary = temporary_beside(self._target)
         encoder, default_format = _ENCODERS[codec]
         self._format = pix_fmt or default_format
         self._container, self._stream = self._open(encoder, bitrate, crf, gop)
@@ -143,9 +143,8 @@ class VideoWriter:
                     context.colorspace = context.color_primaries = context.color_trc = _BT709
                     context.color_range = _LIMITED
             else:
-                # Slices are coded in parallel and have checksums; a tiny frame has no room for several.
-                slices = "4" if min(coded_width, coded_height) >= 64 else "1"
-                context.options = {"level": "3", "slicecrc": "1", "slices": slices, "g": "1"}
+                slices = _slices(coded_width, coded_height)
+                context.options = {"level": "3", "slicecrc": "1", "slices": str(slices), "g": "1"}
                 context.color_range = _FULL
             container.start_encoding()
         except (OSError, ValueError, av.error.FFmpegError) as error:
@@ -229,7 +228,10 @@ class VideoWriter:
             FastEomtError: the encoder or the disk failed.
         """
         self.finish()
-        os.replace(self.temporary, self.path)
+        try:
+            os.replace(self.temporary, self._target)
+        except OSError as error:
+            raise FastEomtError(f"{self.path}: can't be put in place ({_reason(error)})") from error
         return self.path
 
     def finish(self) -> None:
@@ -268,6 +270,15 @@ class VideoWriter:
             self.close()
         else:
             self.abort()
+
+
+def _slices(width: int, height: int) -> int:
+    """How many parts of an FFV1 frame are coded in parallel, each with a checksum of its own.
+
+    A tiny frame has no room for several; past 352x288, FFmpeg's encoder refuses to make one alone.
+    """
+    large = width > 352 or height > 288
+    return 4 if min(width, height) >= (2 if large else 64) else 1
 
 
 def _reason(error: BaseException) -> str:
