@@ -91,7 +91,9 @@ def rings(visible: Visible) -> list[Ring]:
     fine = fine[FINE:-FINE, FINE:-FINE]
     mask = np.pad((fine > LEVEL).astype(np.uint8), 1)
     offset = np.array([visible.x + left, visible.y + top])
-    return [_to_frame(contour, offset) for contour in _outlines(mask)]
+    found = (_to_frame(contour, offset) for contour in _outlines(mask))
+    # A sliver can shrink to a line, which COCO's rasteriser would take for a box.
+    return [ring for ring in found if len(ring) >= 6]
 
 
 def _to_frame(contour: np.ndarray, offset: np.ndarray) -> Ring:

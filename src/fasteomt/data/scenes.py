@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
+from fasteomt.data.backdrops import backdrop
 from fasteomt.data.compose import Ring, compose, rings
 from fasteomt.data.distractors import draw_thing, sample_thing
 from fasteomt.data.figures import draw_body
 from fasteomt.data.head_shapes import HeadLook, sample_look
 from fasteomt.data.heads import Layer, Light, Pose, draw_head, sample_light
-from fasteomt.data.photos import Split, pick_photo, random_view
+from fasteomt.data.photos import Split
+from fasteomt.data.rasterize import Shape, decode_shape
 
 SMALLEST_HEAD = 12.0
 # Width : height of the frames, all of the area asked for; None is the shape asked for itself.
@@ -63,9 +65,13 @@ class Sample:
 
 
 def frame_size(rng: np.random.Generator, width: int, height: int) -> tuple[int, int]:
-    """A frame shape from `ASPECTS` with about the area width x height, both sides even."""
+    """A frame shape drawn from `ASPECTS`."""
     shapes, shares = zip(*ASPECTS, strict=True)
-    aspect = shapes[int(rng.choice(len(shapes), p=np.array(shares)))]
+    return frame_of_aspect(shapes[int(rng.choice(len(shapes), p=np.array(shares)))], width, height)
+
+
+def frame_of_aspect(aspect: float | None, width: int, height: int) -> tuple[int, int]:
+    """Width and height, both even, of a frame with that ratio and about the area width x height."""
     if aspect is None:
         return width, height
     wide = np.sqrt(width * height * aspect)
@@ -121,10 +127,10 @@ def sample_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
 def draw_scene(rng: np.random.Generator, scene: Scene, split: Split) -> Sample:
     """Render a scene on photos of one split and photograph it: blur, noise, colour cast, JPEG quality."""
     frame = (scene.width, scene.height)
-    view = random_view(rng, pick_photo(rng, split), *frame)
+    view = backdrop(rng, split, *frame)
     if rng.random() < 0.4:
         view = cv2.GaussianBlur(view, (0, 0), rng.uniform(0.5, 3.0))
-    other = random_view(rng, pick_photo(rng, split), *frame)
+    other = backdrop(rng, split, *frame)
     if rng.random() < 0.2:
         _panel(rng, view, other)
     image = view.astype(np.float32)
@@ -217,3 +223,24 @@ def generate(seed: int, split: Split, index: int, width: int = 640, height: int 
     rng = np.random.default_rng([seed, SPLIT_STREAM[split], index])
     frame = frame_size(rng, width, height)
     return draw_scene(rng, sample_scene(rng, *frame), split)
+
+
+def encode(sample: Sample) -> bytes:
+    """The JPEG file of a sample."""
+    bgr = sample.image[..., ::-1]
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, sample.quality])[1].tobytes()
+
+
+def shapes_of(sample: Sample) -> list[Shape]:
+    """The visible part of each head, as COCO's rasteriser takes it; class 1."""
+    rings = ((np.reshape(ring, (-1, 2)) for ring in polygons) for polygons in sample.heads)
+    return [Shape(0, 1, False, tuple(points)) for points in rings]
+
+
+def mask_of(sample: Sample) -> np.ndarray:
+    """(H, W) uint8: 1 where a head is visible, else 0."""
+    height, width = sample.image.shape[:2]
+    mask = np.zeros((height, width), np.uint8)
+    for shape in shapes_of(sample):
+        mask |= decode_shape(shape, height, width)
+    return mask

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from fasteomt.data.photos import Split, load_photo, photo_names
 from fasteomt.data.processes import map_in_processes
-from fasteomt.data.rasterize import Shape, decode_shape
-from fasteomt.data.scenes import generate
+from fasteomt.data.rasterize import decode_shape
+from fasteomt.data.scenes import encode, generate, shapes_of
 from fasteomt.errors import InputError, need
 from fasteomt.files import atomic_folder
 
-VERSION = 1
+VERSION = 2
 ANNOTATIONS = "_annotations.coco.json"
 PROVENANCE = "dataset.json"
+MAX_IMAGES = 1_000_000  # of a split; what is known of each is kept until its file is written
 Progress = Callable[[int, int], None]
 
 
@@ -38,7 +38,7 @@ def write_dataset(
     """Generate a data set; `out` appears when it is complete, never half written.
 
     Args:
-        train, valid: images of each split.
+        train, valid: images of each split, at most `MAX_IMAGES`.
         size: width and height in pixels whose area every frame has (shapes: `scenes.ASPECTS`).
         workers: processes; the result doesn't depend on it.
         overwrite: replace an earlier data set in `out`. A folder that holds anything else is never replaced.
@@ -54,6 +54,8 @@ def write_dataset(
     out = Path(out)
     if min(train, valid) < 0 or train + valid == 0 or seed < 0 or workers < 1:
         raise InputError(f"train {train}, valid {valid}, seed {seed}, workers {workers}: too small")
+    if max(train, valid) > MAX_IMAGES:
+        raise InputError(f"train {train}, valid {valid}: at most {MAX_IMAGES} images each")
     if min(size) < 64 or max(size) > 8192:
         raise InputError(f"size {size[0]}x{size[1]}: sides must be 64 to 8192 pixels")
     _check_replaceable(out, overwrite)
@@ -103,11 +105,9 @@ def _write_one(folder: Path, seed: int, split: Split, size: tuple[int, int], ind
     sample = generate(seed, split, index, *size)
     height, width = sample.image.shape[:2]
     name = f"{split}_{index:05d}.jpg"
-    _, data = cv2.imencode(".jpg", sample.image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, sample.quality])
-    (folder / split / name).write_bytes(data.tobytes())
+    (folder / split / name).write_bytes(encode(sample))
     objects = []
-    for polygons in sample.heads:
-        shape = Shape(0, 1, False, tuple(np.reshape(ring, (-1, 2)) for ring in polygons))
+    for polygons, shape in zip(sample.heads, shapes_of(sample), strict=True):
         rows, columns = np.nonzero(decode_shape(shape, height, width))
         if rows.size:
             x, y = int(columns.min()), int(rows.min())

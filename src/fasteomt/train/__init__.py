@@ -1,0 +1,1 @@
+"""Training: so far, fast pre-training from scratch (`pretrain.py`)."""

@@ -1,0 +1,282 @@
+"""Pre-training of DINOv3 + EoMT from scratch, fast: query k predicts class k, so nothing needs to be matched.
+
+Most steps see windows of half a crop around pixels of each class, with the rotary positions that such a
+window has within a whole crop; the others see whole crops. A step is recorded once as a CUDA graph and
+replayed. It learns a valid solution of EoMT's matching loss, so that LightlyTrain's loop can go on from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fasteomt.data.fresh import FreshHeads
+from fasteomt.model.reference import Eomt, rope_at
+from fasteomt.model.spec import ModelSpec
+from fasteomt.model.tiling import class_scores
+from fasteomt.train.fixed_assignment import fixed_assignment_loss
+from fasteomt.train.muon import Muon
+from fasteomt.train.resident import IGNORE, Resident, recolour
+
+WARM_UP_STEPS = 300
+ROUND = 24  # steps between two looks at the clock
+WHOLE_EVERY = 3  # every third step sees whole crops, as prediction does
+WHOLE_SHARE = 0.25  # and at the end, for this share of the time, every step
+LAYER_SCALE = 0.2  # DINOv3's 1e-5 keeps random blocks asleep for hundreds of steps
+ROPE_RESCALE = 2.0  # upstream's random scale of the coordinates in training, log-uniform in [1/2, 2]
+WEIGHT_DECAY = 0.05
+FRESH_PER_ROUND = 96
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long and how: `batch` windows a step on each GPU (a quarter as many whole crops), peak rate."""
+
+    seconds: float
+    batch: int
+    learning_rate: float
+    compile: bool
+    log_every: int = 100
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a training did, on all GPUs together."""
+
+    steps: int
+    windows: int
+    whole_crops: int
+    images: int
+    seconds: float
+
+
+def initialise(model: Eomt) -> None:
+    """Small random weights that leave every block awake."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for name, parameter in model.named_parameters():
+        if name.endswith("gamma"):
+            nn.init.constant_(parameter, LAYER_SCALE)
+        elif "token" in name or "queries" in name:
+            nn.init.normal_(parameter, std=0.02)
+
+
+class Windowed(nn.Module):
+    """EoMT on windows that are parts of a crop."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.eomt = Eomt(spec)
+        initialise(self.eomt)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.tensor([spec.mean, spec.std])[:, :, None, None], persistent=False)
+
+    def forward(self, images: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, side, side) in [0, 1], RoPE tables of its patches -> mask logits, class logits."""
+        spec, backbone = self.eomt.spec, self.eomt.backbone
+        x = backbone.tokens((images - self.scale[0]) / self.scale[1])
+        for i, block in enumerate(backbone.blocks):
+            if i == spec.depth - spec.num_joint_blocks:
+                x = torch.cat([self.eomt.queries.weight.expand(x.shape[0], -1, -1), x], dim=1)
+            x = block(x, (sin, cos))
+        grid = images.shape[-1] // spec.patch_size
+        return self.eomt.head(backbone.norm(x), grid, grid)
+
+
+def rope_of_window(model: Eomt, grid: int, *, random: bool) -> tuple[Tensor, Tensor]:
+    """RoPE tables (grid^2, head_dim) of a window within a whole crop: the middle one, or one at a random
+    place and with the coordinates randomly rescaled. All on the device, so that a graph can hold it."""
+    whole, periods = model.spec.grid_size, model.backbone.rope_embed.periods
+    places = whole - grid + 1
+    start = torch.full((2, 1), places // 2, device=periods.device)
+    if random:
+        draw = torch.rand(3, device=periods.device)
+        periods = periods / ROPE_RESCALE ** (2 * draw[0] - 1)
+        start = (draw[1:, None] * places).floor()
+    y, x = (torch.arange(grid, device=periods.device) + start + 0.5) / whole * 2 - 1
+    return rope_at(periods, y, x)
+
+
+@torch.no_grad()
+def intersection_over_union(model: Windowed, data: Resident, batch: int) -> list[float]:
+    """IoU of each class over the middle windows, from the scores that prediction uses."""
+    spec = model.eomt.spec
+    device = data.images.device
+    rope = rope_of_window(model.eomt, spec.grid_size, random=False)
+    counts = torch.zeros(2, len(spec.class_ids), device=device)
+    for index in torch.arange(len(data), device=device).split(batch):
+        images, targets = data.windows(index, spec.crop_size, 1.0, random=False)
+        masks, classes = model(images, *rope)
+        found = class_scores(masks.float(), classes.float(), spec.crop_size).argmax(dim=1)
+        for k in range(len(spec.class_ids)):
+            predicted, true = (found == k) & (targets != IGNORE), targets == k
+            counts[0, k] += (predicted & true).sum()
+            counts[1, k] += (predicted | true).sum()
+    return (counts[0] / counts[1].clamp_min(1)).tolist()
+
+
+class Optimizer:
+    """Muon on the matrices of the blocks, AdamW on everything else, with one rate on the device."""
+
+    def __init__(self, model: Windowed, device: torch.device) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.rate = torch.zeros((), device=device)
+        hidden = {name: p for name, p in model.named_parameters() if ".blocks." in name and p.dim() == 2}
+        qkv = [p for name, p in hidden.items() if ".qkv." in name]
+        single = [p for name, p in hidden.items() if ".qkv." not in name]
+        rest = [p for name, p in model.named_parameters() if name not in hidden]
+        cuda = device.type == "cuda"
+        matrices: list[dict[str, Any]] = [{"params": qkv, "parts": 3}, {"params": single}]
+        self._muon = Muon(matrices, self.rate, weight_decay=WEIGHT_DECAY)
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": [p for p in rest if p.dim() > 1], "weight_decay": WEIGHT_DECAY},
+                {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=self.rate, betas=(0.9, 0.98), fused=cuda, capturable=cuda,
+        )  # fmt: skip
+
+    def step(self, loss: Tensor) -> None:
+        """Backward of `loss`, the mean gradient of all processes clipped to norm 1, one update."""
+        for p in self.parameters:
+            p.grad = None
+        loss.backward()
+        if dist.is_initialized():
+            _average([p.grad for p in self.parameters if p.grad is not None])
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self._muon.step()
+        self._adamw.step()
+
+
+def _average(grads: list[Tensor]) -> None:
+    flat = torch.cat([grad.flatten() for grad in grads]) / dist.get_world_size()
+    dist.all_reduce(flat)
+    parts = flat.split([grad.numel() for grad in grads])
+    torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
+
+
+class Step:
+    """One optimizer step on fresh windows of one size. On a GPU it is recorded once and replayed: a model
+    this small is done before the host has launched its kernels."""
+
+    def __init__(
+        self,
+        model: Windowed,
+        forward: Callable[..., tuple[Tensor, Tensor]],
+        optimizer: Optimizer,
+        data: Resident,
+        batch: int,
+        share: float,
+    ) -> None:
+        self.model, self.forward, self.optimizer, self.data = model, forward, optimizer, data
+        self.batch, self.share = batch, share
+        self.side = int(model.eomt.spec.crop_size * share)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if data.images.is_cuda:
+            self._capture()
+
+    def __call__(self) -> Tensor:
+        """Returns the loss, a scalar on the device that the next call overwrites."""
+        if self.graph is None:
+            return self._run()
+        self.graph.replay()
+        return self.loss
+
+    def _capture(self) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        # torch moves the random generator on at each replay, so the draws inside stay fresh.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.loss = self._run()
+
+    def _run(self) -> Tensor:
+        spec, device = self.model.eomt.spec, self.data.images.device
+        index = self.data.draw(self.batch)
+        images, targets = self.data.windows(index, self.side, self.share, random=True)
+        rope = rope_of_window(self.model.eomt, self.side // spec.patch_size, random=True)
+        # Casts cached by autocast would outlive the graph that holds them.
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+            masks, classes = self.forward(recolour(images), *rope)
+        loss = fixed_assignment_loss(masks, classes, targets, len(spec.class_ids))
+        self.optimizer.step(loss)
+        return loss.detach()
+
+
+def train(
+    model: Windowed, data: Resident, fresh: FreshHeads | None, course: Course, on_round: Callable[[], None]
+) -> Work:
+    """Train `model` in place for `course.seconds`; `fresh` images replace the oldest in `data` meanwhile.
+
+    With torch.distributed initialised, every process trains on its own data and gradients are averaged.
+
+    Args:
+        on_round: called every `ROUND` steps.
+    """
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    optimizer = Optimizer(model, data.images.device)
+    forward = torch.compile(model, dynamic=False) if course.compile else model
+    windows = Step(model, forward, optimizer, data, course.batch, 0.5)
+    whole_crops = Step(model, forward, optimizer, data, max(1, course.batch // 4), 1.0)
+    begin, done, counts = time.monotonic(), 0, {windows: 0, whole_crops: 0}
+    # All processes follow the first one's clock: each must take the same number of steps.
+    while (elapsed := _agreed(time.monotonic() - begin)) < course.seconds:
+        ramp = 0.5 * (1 + math.cos(math.pi * elapsed / course.seconds))
+        optimizer.rate.fill_(course.learning_rate * ramp * min(1.0, (done + 1) / WARM_UP_STEPS))
+        for i in range(ROUND):
+            whole = i % WHOLE_EVERY == 0 or elapsed > (1 - WHOLE_SHARE) * course.seconds
+            step = whole_crops if whole else windows
+            loss = step()
+            counts[step] += 1
+        done += ROUND
+        if fresh is not None:
+            data.put(fresh.take(FRESH_PER_ROUND))
+        if done // course.log_every != (done - ROUND) // course.log_every:
+            message = "step %d  loss %.4f  %.1f ms a step  %d images  %.0f s"
+            logger.info(message, done, loss.item(), 1000 * elapsed / done, data.put_so_far, elapsed)
+        on_round()
+    seen = {step: world * step.batch * count for step, count in counts.items()}
+    return Work(done, seen[windows], seen[whole_crops], world * data.put_so_far, time.monotonic() - begin)
+
+
+def _agreed(seconds: float) -> float:
+    if not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()  # the host must not run ahead of the clock
+        return seconds
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    shared = torch.tensor(seconds, device=device)
+    dist.broadcast(shared, 0)
+    return shared.item()
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
+    """Rank and number of processes, joined when started by torchrun, else (0, 1)."""
+    if "RANK" not in os.environ:
+        yield 0, 1
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
