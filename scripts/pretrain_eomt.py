@@ -42,7 +42,6 @@ from fasteomt.train.resident import Resident
 
 NAME = "pretrain_eomt"
 GENERATED_SIZE = (640, 480)
-HELD_OUT = 160  # generated images that the result is measured on
 SNAPSHOT_SECONDS = 60.0
 
 logger = logging.getLogger(NAME)
@@ -65,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--learning-rate", type=float, default=1.2e-3)
     p.add_argument("--compile", action="store_true", help="torch.compile the model: pays from a minute on")
     p.add_argument("--images", type=int, default=12000, help="generated images kept at a time on each GPU")
+    p.add_argument("--held-out", type=int, default=160, help="generated images to measure the result on")
     p.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="processes that read or draw images, in all"
     )
@@ -155,10 +155,10 @@ def _generated(
 ) -> tuple[dict[int, str], Resident, Resident, FreshHeads]:
     """Classes, room for training images, held-out images (of the other photos), and what draws the former."""
     side = largest_side(*GENERATED_SIZE)
-    data, held = (Resident(n, side, list(CLASSES), device) for n in (args.images, HELD_OUT))
+    data, held = (Resident(n, side, list(CLASSES), device) for n in (args.images, args.held_out))
     if rank == 0:
         draw = functools.partial(fresh_head, args.seed, "valid", GENERATED_SIZE)
-        held.put(list(map_in_processes(draw, range(HELD_OUT), workers)))
+        held.put(list(map_in_processes(draw, range(args.held_out), workers)))
     return CLASSES, data, held, FreshHeads(args.seed, GENERATED_SIZE, workers, rank, world)
 
 

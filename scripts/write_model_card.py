@@ -1,11 +1,13 @@
-"""Write a shipped model's card from the records of its evaluation and training; nothing is typed by hand.
+"""Write a shipped model's card from the records that its training and its evaluations wrote.
 
+    python scripts/pretrain_eomt.py ... --out pretrained.pt                      # writes pretrained.json
+    fasteomt convert pretrained.pt src/fasteomt/assets/heads-vitt16.pt --dtype bf16
     fasteomt data synth HELD --train 0 --valid 200 --seed 1000
     fasteomt eval --data HELD --json eval.json
     fasteomt eval --data HELD --peer upstream_predict --json eval_upstream.json
-    python scripts/write_model_card.py --eval eval.json --upstream eval_upstream.json --training training.json
+    python scripts/write_model_card.py --training pretrained.json --eval eval.json \
+        --upstream eval_upstream.json
 
-`training.json` holds what the training's scripts logged: commands, hardware, versions, steps, seconds, seeds.
 The card, src/fasteomt/assets/<model>.json, is what README's table and the tests read.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,6 @@ from fasteomt.errors import InputError
 from fasteomt.files import write_json
 
 NAME = "write_model_card"
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def record(path: Path, keys: Sequence[str]) -> dict[str, Any]:
@@ -38,12 +39,18 @@ def record(path: Path, keys: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"{path}: not a readable JSON file ({error})") from None
     missing = [key for key in keys if key not in found]
     if missing:
-        raise InputError(f"{path}: lacks {', '.join(missing)}: write it with  fasteomt eval --json")
+        raise InputError(f"{path}: lacks {', '.join(missing)}: is it the record that is meant?")
     return dict(found)
 
 
 def hardware(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{platform.machine()} CPU"
+
+
+def portable(command: str) -> str:
+    """The command with the last part alone of each path among its options' values."""
+    words = shlex.split(command)
+    return shlex.join(words[:1] + [Path(word).name if "/" in word else word for word in words[1:]])
 
 
 def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[s
     Raises:
         InputError: records that don't belong to the model or to one another.
     """
-    keys = ("scores", "images", "model_sha256", "dataset_sha256", "device", "predictor")
+    keys = ("scores", "images", "model_sha256", "dataset_sha256", "device", "predictor", "commit", "source")
     ours, theirs = record(evaluation, keys), record(upstream, keys)
     checkpoint = read(SHIPPED[model])
     for path, found in ((evaluation, ours), (upstream, theirs)):
@@ -60,9 +67,10 @@ def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[s
             raise InputError(f"{path}: is of another model than {SHIPPED[model].name}: evaluate it again")
     if ours["dataset_sha256"] != theirs["dataset_sha256"] or not theirs["predictor"].startswith("upstream"):
         raise InputError(f"{upstream}: must be upstream_predict on the data of {evaluation}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    if ours["commit"] is None or ours["commit"].endswith("-dirty"):
+        raise InputError(f"{evaluation}: is not of a commit ({ours['commit']}): evaluate a clean checkout")
+    trained = record(training, ("command", "device", "steps", "seconds", "source"))
+    trained["command"] = portable(trained["command"])
     return {
         "model": model,
         "architecture": checkpoint.spec.name,
@@ -75,8 +83,10 @@ def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[s
         "command": f"fasteomt eval --data HELD --model {model}",
         "hardware": hardware(ours["device"]),
         "torch": torch.__version__,
-        "commit": commit.stdout.strip(),
-        "training": record(training, ("commands", "hardware")),
+        "commit": ours["commit"],
+        "source": ours["source"],
+        "stored_as": sorted({str(w.dtype).removeprefix("torch.") for w in checkpoint.weights.values()}),
+        "training": trained,
     }
 
 

@@ -112,7 +112,7 @@ def test_training_buffers_are_left_out(
 def test_satellite_backbone_has_known_extra_keys(
     tmp_path: Path, export: dict[str, Any], small_checkpoint: Checkpoint
 ) -> None:
-    """C1: local_cls_norm is never used at inference; accepted."""
+    """Local_cls_norm is never used at inference; accepted."""
     export["train_model"] |= {
         "model.backbone.local_cls_norm.weight": torch.ones(64),
         "model.backbone.local_cls_norm.bias": torch.zeros(64),
@@ -121,7 +121,7 @@ def test_satellite_backbone_has_known_extra_keys(
 
 
 def test_unknown_keys_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
-    """C1: anything else that is unknown is refused by name, since it might change the masks."""
+    """Anything else that is unknown is refused by name, since it might change the masks."""
     export["train_model"]["model.backbone.gate.weight"] = torch.ones(3)
     with pytest.raises(CheckpointError, match=r"unknown backbone\.gate\.weight"):
         read(save(tmp_path / "odd.pt", export))
@@ -130,7 +130,7 @@ def test_unknown_keys_are_named(tmp_path: Path, export: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", sorted(BACKBONES.keys() - {"vit7b", "vithplus"}))
 @pytest.mark.parametrize("patch_size", [16, 32])
 def test_spec_from_shapes_alone(tmp_path: Path, name: str, patch_size: int) -> None:
-    """C2: init arguments stripped and RoPE periods absent: rebuilt from tensor shapes, for every backbone."""
+    """Init arguments stripped and RoPE periods absent: rebuilt from tensor shapes, for every backbone."""
     full = ModelSpec.from_name(backbone_name(name, patch_size), num_queries=7)
     with torch.device("meta"):
         shapes = {k: v.shape for k, v in Eomt(full).state_dict().items() if "periods" not in k}
@@ -170,7 +170,7 @@ def test_nan_bias_mask_is_derived(
 def test_any_number_of_queries_and_classes(
     tmp_path: Path, small_spec: ModelSpec, queries: int, ids: tuple[int, ...], dtype: str
 ) -> None:
-    """C4: any count of queries and classes; ids keep their values."""
+    """Any count of queries and classes; ids keep their values."""
     spec = replace(small_spec, num_queries=queries, class_ids=ids, class_names=tuple(f"c{i}" for i in ids))
     made = random_checkpoint(spec)
     found = read(write_export(tmp_path / "a.pt", spec, made.weights))
@@ -179,7 +179,7 @@ def test_any_number_of_queries_and_classes(
 
 
 def test_normalisation_and_sparse_ids_travel_in_both_forms(tmp_path: Path, small_spec: ModelSpec) -> None:
-    """G3: non-ImageNet mean/std, sparse ids, image size and ignore class come back from the file."""
+    """Non-ImageNet mean/std, sparse ids, image size and ignore class come back from the file."""
     spec = replace(
         small_spec,
         mean=(0.1, 0.2, 0.3),
@@ -197,7 +197,7 @@ def test_normalisation_and_sparse_ids_travel_in_both_forms(tmp_path: Path, small
 @pytest.mark.parametrize("kind", ["pt", "safetensors"])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
 def test_truncated_file(tmp_path: Path, small_checkpoint: Checkpoint, kind: str, share: float) -> None:
-    """C5: a file cut short says so in one line."""
+    """A file cut short says so in one line."""
     write = write_export if kind == "pt" else write_safetensors
     path = write(tmp_path / f"a.{kind}", small_checkpoint.spec, small_checkpoint.weights)
     whole = path.read_bytes()
@@ -209,7 +209,7 @@ def test_truncated_file(tmp_path: Path, small_checkpoint: Checkpoint, kind: str,
 
 
 def test_pickled_paths_load_as_pure_paths(tmp_path: Path, export: dict[str, Any]) -> None:
-    """C5: paths in the arguments, even a Windows path on Linux, do no harm and no good."""
+    """Paths in the arguments, even a Windows path on Linux, do no harm and no good."""
     export["model_init_args"]["backbone_weights"] = pathlib.Path("weights.pth")
     export["extra"] = pathlib.PureWindowsPath("C:/w.pth")
     assert read(save(tmp_path / "a.pt", export)).spec.num_queries == 8
@@ -230,7 +230,7 @@ class OsSystem:
 def test_code_in_a_pickle_never_runs(
     tmp_path: Path, export: dict[str, Any], capfd: pytest.CaptureFixture[str], payload: Any, zipped: bool
 ) -> None:
-    """C5: a narrow allow-list; what isn't data is named, not run."""
+    """A narrow allow-list; what isn't data is named, not run."""
     export["hook"] = payload
     path = tmp_path / "evil.pt"
     torch.save(export, path, _use_new_zipfile_serialization=zipped)

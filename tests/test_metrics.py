@@ -31,7 +31,7 @@ def test_iou_by_hand() -> None:
 
 
 def test_matches_sums_over_the_data_set_not_means_of_images() -> None:
-    """D5: dataset-level. One image with a hit of 1 pixel, one with a miss of 99."""
+    """Dataset-level. One image with a hit of 1 pixel, one with a miss of 99."""
     matrix = ConfusionMatrix([0, 1])
     matrix.update(np.ones(1, int), np.ones(1, int))
     matrix.update(np.ones(99, int), np.zeros(99, int))
@@ -39,7 +39,6 @@ def test_matches_sums_over_the_data_set_not_means_of_images() -> None:
 
 
 def test_absent_and_unpredicted_class_is_left_out_and_listed() -> None:
-    """D5."""
     matrix = ConfusionMatrix([0, 1, 2])
     matrix.update(np.array([0, 1]), np.array([0, 1]))
     report = matrix.report(NAMES)
@@ -50,7 +49,7 @@ def test_absent_and_unpredicted_class_is_left_out_and_listed() -> None:
 
 
 def test_absent_but_predicted_class_counts_as_zero() -> None:
-    """D5: false alarms aren't forgiven."""
+    """False alarms aren't forgiven."""
     matrix = ConfusionMatrix([0, 1, 2])
     matrix.update(np.array([0, 1, 1]), np.array([0, 1, 2]))
     report = matrix.report(NAMES)
@@ -60,7 +59,7 @@ def test_absent_but_predicted_class_counts_as_zero() -> None:
 
 
 def test_ignored_pixels_count_neither_way() -> None:
-    """D5: ignore 255."""
+    """Ignore 255."""
     matrix = ConfusionMatrix([0, 1], ignore=255)
     matrix.update(np.array([0, 255, 255, 1], np.uint8), np.array([0, 1, 0, 1], np.uint8))
     report = matrix.report(NAMES)
@@ -69,7 +68,6 @@ def test_ignored_pixels_count_neither_way() -> None:
 
 
 def test_all_ignored_gives_no_figure() -> None:
-    """D5."""
     matrix = ConfusionMatrix([0, 1], ignore=255)
     matrix.update(np.full((2, 2), 255), np.zeros((2, 2), int))
     report = matrix.report(NAMES)
@@ -79,7 +77,7 @@ def test_all_ignored_gives_no_figure() -> None:
 
 
 def test_batches_of_any_size_give_the_same() -> None:
-    """D5: last batch of 1."""
+    """Last batch of 1."""
     generator = np.random.default_rng(0)
     true, predicted = generator.integers(0, 3, (2, 7, 5, 4))
     one, batches = ConfusionMatrix(NAMES), ConfusionMatrix(NAMES)
@@ -105,7 +103,7 @@ def test_chunks_and_dtypes_don_t_matter(monkeypatch: pytest.MonkeyPatch, dtype: 
 
 
 def test_sparse_wide_and_negative_ids() -> None:
-    """G3, C4: ids are compared as numbers; 256 and 65536 aren't 0."""
+    """Ids are compared as numbers; 256 and 65536 aren't 0."""
     ids = [-3, 0, 255, 256, 65536, 2_000_000_000]
     matrix = ConfusionMatrix(ids)
     true = np.array(ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email
 import hashlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,7 +11,6 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import fasteomt
+import render_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 # The text that gnu.org distributes (agpl-3.0.txt).
@@ -38,16 +37,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
-
-
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("render_tables", ROOT / "scripts/render_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_licence_is_the_agpl_verbatim():
@@ -128,7 +117,7 @@ def test_import_is_quick_and_prediction_needs_no_optional_package():
 
 
 def test_readme_commands_are_the_ones_ci_runs():
-    """G1: README's two commands, followed cold, are what .ci/run takes from it."""
+    """README's two commands, followed cold, are what .ci/run takes from it."""
     text = (ROOT / "README.md").read_text("utf-8")
     blocks = dict(re.findall(r"<!-- ci:(\w+) -->\n```bash\n(.*?)\n```", text, flags=re.S))
     assert blocks.keys() == {"demo", "test"}
@@ -156,19 +145,19 @@ def test_readme_names_only_commands_and_files_that_exist():
         assert (ROOT / path).exists(), path
 
 
-def test_readme_tables_are_generated(tables):
-    assert tables.main(["--check"]) == 0
+def test_readme_tables_are_generated():
+    assert render_tables.main(["--check"]) == 0
 
 
-def test_tables_follow_card_and_results_and_check_finds_drift(tables, tmp_path, capsys):
+def test_tables_follow_card_and_results_and_check_finds_drift(tmp_path, capsys):
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
-    assert tables.main(["--check"], tmp_path) == 1
+    readme.write_text(f"before\n{render_tables.BEGIN}\nold\n{render_tables.END}\nafter\n")
+    assert render_tables.main(["--check"], tmp_path) == 1
     assert "render_tables.py" in capsys.readouterr().err
-    assert tables.main([], tmp_path) == 0
+    assert render_tables.main([], tmp_path) == 0
     assert "No speed figures" in readme.read_text()
 
-    card = tmp_path / tables.CARD
+    card = tmp_path / render_tables.CARD
     card.parent.mkdir(parents=True)
     figures = {"background": 0.9987, "head": 0.95123}
     card.write_text(json.dumps({"iou": figures, "images": 200} | CARD_TEXT))
@@ -180,8 +169,8 @@ def test_tables_follow_card_and_results_and_check_finds_drift(tables, tmp_path, 
     results = folder / "results.json"
     results.write_text(json.dumps({"round": "infer-opt/round0_baseline", "runs": runs}))
 
-    assert tables.main(["--check"], tmp_path) == 1
-    assert tables.main([], tmp_path) == 0
+    assert render_tables.main(["--check"], tmp_path) == 1
+    assert render_tables.main([], tmp_path) == 0
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -189,7 +178,7 @@ def test_tables_follow_card_and_results_and_check_finds_drift(tables, tmp_path, 
     assert "200 held-out generated images" in text
     assert text.count("infer-opt/round0_baseline") == 1  # a row without a baseline is no comparison
     assert "| 8.5 ms | 2.25 x eager_bf16 | passed | `python speed.py` |" in text
-    assert tables.main(["--check"], tmp_path) == 0
+    assert render_tables.main(["--check"], tmp_path) == 0
 
 
 CARD_TEXT = {"command": "fasteomt eval --data D", "hardware": "one NVIDIA H200", "commit": "0123456789abcdef"}

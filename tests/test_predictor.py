@@ -65,7 +65,7 @@ def test_load_opens_a_file(tmp_path: Path, small_checkpoint: Checkpoint, rgb: np
 
 
 def test_masks_hold_data_set_ids(small_spec: ModelSpec, rgb: np.ndarray) -> None:
-    """C4, G3: ids {0, 255}, sparse and past 255 are the mask's values, never wrapped."""
+    """Ids {0, 255}, sparse and past 255 are the mask's values, never wrapped."""
     for ids in ((0, 255), (7, 300), (2, 70000), (-5, 1)):
         spec = replace(small_spec, class_ids=ids, class_names=("a", "b"))
         result = predictor(random_checkpoint(spec)).predict(rgb)
@@ -76,7 +76,7 @@ def test_masks_hold_data_set_ids(small_spec: ModelSpec, rgb: np.ndarray) -> None
 
 
 def test_ignored_class_is_never_predicted(small_spec: ModelSpec, rgb: np.ndarray) -> None:
-    """C8: the last output of the class head ("no object", or ignored) never wins, however high its logit."""
+    """The last output of the class head ("no object", or ignored) never wins, however high its logit."""
     spec = replace(small_spec, class_ids=(3, 9), class_ignore_index=255)
     made = random_checkpoint(spec)
     bias = made.weights["class_head.bias"].clone()
@@ -88,7 +88,7 @@ def test_ignored_class_is_never_predicted(small_spec: ModelSpec, rgb: np.ndarray
 
 @pytest.mark.parametrize("size", [(64, 64), (65, 64), (30, 30), (1, 200), (200, 1), (640, 64)])
 def test_any_aspect_ratio(small_checkpoint: Checkpoint, size: tuple[int, int]) -> None:
-    """C6: one crop, identical crops averaged, and shapes of a single pixel's height."""
+    """One crop, identical crops averaged, and shapes of a single pixel's height."""
     picture = np.full((*size, 3), 128, dtype=np.uint8)
     assert predictor(small_checkpoint).predict(picture).mask.shape == size
 

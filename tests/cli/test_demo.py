@@ -83,7 +83,7 @@ def test_demo_into_a_file_or_with_a_model_without_heads_is_refused(tmp_path, sma
 
 
 def test_demo_with_the_shipped_model_finds_the_heads(tmp_path, monkeypatch):
-    """G1: README followed cold, offline and without a GPU, shows masks that are right."""
+    """README followed cold, offline and without a GPU, shows masks that are right."""
 
     def refuse(*args, **kwargs):
         raise AssertionError("the demo opened a network connection")

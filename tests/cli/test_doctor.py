@@ -53,7 +53,7 @@ def test_wheel_has_code_for_device(capability, archs, runs):
 
 
 def test_wheel_without_this_gpus_code_names_the_wheel_needed():
-    """G2: a wheel without this GPU's code."""
+    """A wheel without this GPU's code."""
     line = arch_problem("NVIDIA GeForce RTX 5090", (12, 0), WHEEL_CU126, "2.11.0+cu126")
     assert line is not None
     assert "\n" not in line
@@ -63,7 +63,7 @@ def test_wheel_without_this_gpus_code_names_the_wheel_needed():
 
 
 def test_gpu_that_new_wheels_dropped_is_sent_to_an_older_one():
-    """G2: the wheel is too new for the GPU."""
+    """The wheel is too new for the GPU."""
     line = arch_problem("Tesla V100", (7, 0), WHEEL_CU130, "2.14.1+cu130")
     assert line is not None
     assert "CUDA 12.x" in line
@@ -92,7 +92,7 @@ def test_driver_and_torch_that_do_not_meet(torch_cuda, driver_cuda, available, s
 
 
 def test_simulated_gpu_reaches_the_output(monkeypatch, fresh_probe):
-    """G2: the whole command on a machine whose GPU the wheel has no code for; exit code 0."""
+    """The whole command on a machine whose GPU the wheel has no code for; exit code 0."""
     card = SimpleNamespace(name="NVIDIA GeForce RTX 5090", major=12, minor=0, total_memory=32 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

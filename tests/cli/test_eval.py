@@ -58,7 +58,7 @@ def blind(rgb: np.ndarray) -> Answer:
 
 
 def test_perfect_and_blind_predictors(tmp_path: Path) -> None:
-    """G3: ids are the data set's, not positions."""
+    """Ids are the data set's, not positions."""
     dataset = fake_set(tmp_path)
     right = evaluate(perfect, CLASSES, dataset)
     assert right.report.mean_iou == right.report.pixel_accuracy == 1.0
@@ -69,7 +69,7 @@ def test_perfect_and_blind_predictors(tmp_path: Path) -> None:
 
 
 def test_ignored_pixels_and_progress(tmp_path: Path) -> None:
-    """D5: ignore 255."""
+    """Ignore 255."""
     seen = []
     result = evaluate(
         perfect,
@@ -83,7 +83,7 @@ def test_ignored_pixels_and_progress(tmp_path: Path) -> None:
 
 
 def test_limit_and_single_image(tmp_path: Path) -> None:
-    """D5: one image alone."""
+    """One image alone."""
     result = evaluate(perfect, CLASSES, fake_set(tmp_path), limit=1)
     assert result.images == 1
     assert result.images_per_s is None
@@ -168,7 +168,7 @@ def sparse_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_peer_gives_the_same_figures(tmp_path: Path, sparse_model: Path) -> None:
-    """G3: ids {0, 255} and mean/std travel in the file; LightlyTrain's own predict is told apart by name."""
+    """Ids {0, 255} and mean/std travel in the file; LightlyTrain's own predict is told apart by name."""
     pytest.importorskip("lightly_train")
     root = write_data(tmp_path / "data", "head", 255)
     records = []
@@ -200,7 +200,7 @@ def test_upstream_peer_needs_its_package(monkeypatch: pytest.MonkeyPatch, sparse
 
 
 def test_upstream_peer_never_unpickles_what_ours_refuses(tmp_path: Path) -> None:
-    """C5: LightlyTrain unpickles without restrictions."""
+    """LightlyTrain unpickles without restrictions."""
     from fasteomt.peers.upstream import load_upstream
 
     path = tmp_path / "bad.pt"

@@ -68,7 +68,7 @@ def error_of(path: Path) -> str:
 
 
 def test_square_0_to_9_covers_81_pixels(tmp_path: Path) -> None:
-    """A7: the rasteriser is pycocotools'."""
+    """The rasteriser is pycocotools'."""
     mask = mask_of(tmp_path, [SQUARE])
     assert mask.dtype == np.uint8
     assert mask[:9, :9].all()
@@ -76,7 +76,7 @@ def test_square_0_to_9_covers_81_pixels(tmp_path: Path) -> None:
 
 
 def test_rle_list_string_and_polygon_agree(tmp_path: Path) -> None:
-    """A1: uncompressed and compressed run lengths, and a flat list of numbers."""
+    """Uncompressed and compressed run lengths, and a flat list of numbers."""
     expected = mask_of(tmp_path, [rectangle(3, 2, 12, 9)])
     assert expected.sum() == 9 * 7
     columns = expected.ravel(order="F")
@@ -105,7 +105,6 @@ def test_rle_list_string_and_polygon_agree(tmp_path: Path) -> None:
     ],
 )
 def test_broken_rle_is_skipped_with_its_id(tmp_path: Path, rle: dict[str, Any]) -> None:
-    """A1."""
     dataset = load_coco(write(tmp_path, [annotation(41, rle), annotation(2, [SQUARE])]))
     assert "41" in said(dataset, "run lengths")
     assert dataset[0].mask().sum() == 81
@@ -113,7 +112,7 @@ def test_broken_rle_is_skipped_with_its_id(tmp_path: Path, rle: dict[str, Any]) 
 
 @pytest.mark.parametrize("segmentation", [None, [], {}, "polygon", 3])
 def test_annotation_without_segmentation_is_skipped_with_its_id(tmp_path: Path, segmentation: Any) -> None:
-    """A1, A2: `null`, `[]` and the like; the image stays."""
+    """`null`, `[]` and the like; the image stays."""
     dataset = load_coco(write(tmp_path, [annotation(41, segmentation)]))
     assert len(dataset) == 1
     assert any("skipped" in warning and "41" in warning for warning in dataset.warnings)
@@ -135,7 +134,7 @@ def test_annotation_without_segmentation_is_skipped_with_its_id(tmp_path: Path, 
     ],
 )
 def test_bad_rings_are_dropped_and_counted(tmp_path: Path, rings: Any) -> None:
-    """A2: before or after a valid ring; the valid one and the image are kept."""
+    """Before or after a valid ring; the valid one and the image are kept."""
     dataset = load_coco(write(tmp_path, [annotation(41, rings)]))
     assert dataset[0].mask().sum() == 81
     assert said(dataset, "rings of fewer than 3 points").startswith("1 annotations")
@@ -143,7 +142,6 @@ def test_bad_rings_are_dropped_and_counted(tmp_path: Path, rings: Any) -> None:
 
 
 def test_only_bad_rings_keep_the_image(tmp_path: Path) -> None:
-    """A2."""
     dataset = load_coco(write(tmp_path, [annotation(41, [[1, 2, 3, 4]])]))
     assert len(dataset) == 1
     assert "41" in said(dataset, "no usable segmentation")
@@ -152,7 +150,7 @@ def test_only_bad_rings_keep_the_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("far", [100.0, 1e4, 2e8, 1e300])
 def test_distant_vertices_are_clipped_geometrically(tmp_path: Path, far: float) -> None:
-    """A3: a rectangle that reaches far out on three sides, whatever the distance."""
+    """A rectangle that reaches far out on three sides, whatever the distance."""
     dataset = load_coco(write(tmp_path, [annotation(41, [rectangle(-far, -far, 10, far)])]))
     assert "41" in said(dataset, "clipped")
     mask = dataset[0].mask()
@@ -161,7 +159,7 @@ def test_distant_vertices_are_clipped_geometrically(tmp_path: Path, far: float) 
 
 
 def test_distant_slanted_edge_keeps_its_place(tmp_path: Path) -> None:
-    """A3: clamping coordinates instead of clipping would turn this edge."""
+    """Clamping coordinates instead of clipping would turn this edge."""
     mask = mask_of(tmp_path, [[-2e8, -2e8, 2e8, 2e8, -2e8, 2e8]])  # everything below the diagonal
     rows, columns = np.indices(mask.shape)
     assert mask[rows > columns + 1].all()
@@ -170,14 +168,12 @@ def test_distant_slanted_edge_keeps_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
 def test_vertices_that_are_not_finite_are_dropped(tmp_path: Path, bad: float | None) -> None:
-    """A3."""
     dataset = load_coco(write(tmp_path, [annotation(41, [[*SQUARE, bad, 4]])]))
     assert "41" in said(dataset, "finite")
     assert dataset[0].mask().sum() == 81
 
 
 def test_polygon_outside_is_skipped_with_its_id(tmp_path: Path) -> None:
-    """A3."""
     dataset = load_coco(write(tmp_path, [annotation(41, [rectangle(-90, -90, -50, -50)])]))
     assert "41" in said(dataset, "nothing inside the image")
     assert not dataset[0].mask().any()
@@ -193,14 +189,13 @@ def test_overshoot_of_a_rounding_is_not_reported(tmp_path: Path) -> None:
 
 
 def test_rings_of_one_annotation_are_united(tmp_path: Path) -> None:
-    """A7: outer + inner ring; COCO polygons can't say that the inner one is a hole."""
+    """Outer + inner ring; COCO polygons can't say that the inner one is a hole."""
     mask = mask_of(tmp_path, [rectangle(0, 0, 12, 12), rectangle(4, 4, 8, 8)])
     assert mask[:12, :12].all()
     assert mask.sum() == 144
 
 
 def test_rle_expresses_holes(tmp_path: Path) -> None:
-    """A7."""
     ring = np.zeros((HEIGHT, WIDTH), np.uint8)
     ring[:12, :12] = 1
     ring[4:8, 4:8] = 0
@@ -210,7 +205,7 @@ def test_rle_expresses_holes(tmp_path: Path) -> None:
 
 
 def test_smaller_annotation_is_on_top_in_both_orders(tmp_path: Path) -> None:
-    """A7: overlapping classes in both listing orders."""
+    """Overlapping classes in both listing orders."""
     head = annotation(1, [rectangle(0, 0, 16, 16)], category=1)
     hat = annotation(2, [rectangle(2, 2, 8, 6)], category=2)
     forward = load_coco(write(tmp_path / "f", [head, hat]))[0].mask()
@@ -221,7 +216,7 @@ def test_smaller_annotation_is_on_top_in_both_orders(tmp_path: Path) -> None:
 
 
 def test_overlap_never_depends_on_listing_order(tmp_path: Path) -> None:
-    """A7: equal sizes too; ties go to the higher annotation id."""
+    """Equal sizes too; ties go to the higher annotation id."""
     boxes = [(0, 0, 8, 8), (4, 4, 12, 12), (6, 0, 14, 8), (2, 2, 4, 4)]
     annotations = [annotation(key, [rectangle(*box)], category=1 + key % 2) for key, box in enumerate(boxes)]
     expected = load_coco(write(tmp_path, annotations))[0].mask()
@@ -233,7 +228,7 @@ def test_overlap_never_depends_on_listing_order(tmp_path: Path) -> None:
 
 
 def test_crowd_becomes_ignore_beneath_objects(tmp_path: Path) -> None:
-    """A1: `iscrowd: 1`."""
+    """`iscrowd: 1`."""
     crowd = np.zeros((HEIGHT, WIDTH), np.uint8)
     crowd[:, :10] = 1
     counts = coco_mask.encode(np.asfortranarray(crowd))["counts"].decode()
@@ -288,7 +283,7 @@ def test_ignore_id_gives_way_to_a_category_255(tmp_path: Path) -> None:
 
 
 def test_ids_are_kept_and_background_is_added(tmp_path: Path) -> None:
-    """G3: sparse ids stay what they are."""
+    """Sparse ids stay what they are."""
     path = write(
         tmp_path,
         [annotation(1, [SQUARE], category=90), annotation(2, [rectangle(10, 10, 15, 15)], category=1000)],

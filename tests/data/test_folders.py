@@ -59,7 +59,7 @@ def test_grey_8_bit_16_bit_and_palette_are_ids(tmp_path: Path) -> None:
 
 
 def test_16_bit_ids_do_not_wrap(tmp_path: Path) -> None:
-    """C4, G3: ids past 255."""
+    """Ids past 255."""
     mask = np.array([[0, 300], [65535, 7]], np.uint16)
     write(tmp_path, {"a": mask}, {"0": "background", "7": "head", "300": "hat", "65535": "hair"})
     read = open_dataset(tmp_path)[0].mask()
@@ -73,7 +73,7 @@ def test_one_bit_mask_holds_0_and_1(tmp_path: Path) -> None:
 
 
 def test_ignore_id_is_allowed_when_declared(tmp_path: Path) -> None:
-    """D5: ignore 255."""
+    """Ignore 255."""
     mask = np.array([[0, 255, 7]], np.uint8)
     dataset = open_dataset(write(tmp_path, {"a": mask}, {**CLASSES, "ignore": 255}))
     assert dataset.ignore == 255
@@ -229,7 +229,7 @@ def coco_set(folder: Path, head: int = 3) -> SegmentationSet:
 
 
 def test_export_round_trip(tmp_path: Path) -> None:
-    """A7: training on exported masks sees what evaluation sees."""
+    """Training on exported masks sees what evaluation sees."""
     dataset = coco_set(tmp_path / "coco")
     out = tmp_path / "out" / "valid"
     assert export_masks(dataset, out) == {"images": str(out / "images"), "masks": str(out / "masks")}
@@ -246,7 +246,7 @@ def test_export_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", [3, 300])
 def test_lightly_train_reads_exported_masks_as_they_are(tmp_path: Path, head: int) -> None:
-    """A7: the same in training, with 16-bit masks too; crowd pixels are ignored there."""
+    """The same in training, with 16-bit masks too; crowd pixels are ignored there."""
     upstream = pytest.importorskip("lightly_train._data.mask_semantic_segmentation_dataset")
     dataset = coco_set(tmp_path / "coco", head=head)
     split = export_masks(dataset, tmp_path / "out")

@@ -15,7 +15,7 @@ HEIGHT, WIDTH = 20, 30
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
 def test_compressed_runs_decode_as_pycocotools_does(seed: int, share: float) -> None:
-    """A1, on noise (many short runs, negative differences) and on empty and full masks."""
+    """On noise (many short runs, negative differences) and on empty and full masks."""
     truth = (np.random.default_rng(seed).random((37, 23)) < share).astype(np.uint8)
     counts = coco_mask.encode(np.asfortranarray(truth))["counts"].decode()
     runs = decode_runs(counts, 37, 23)
@@ -30,7 +30,7 @@ def test_compressed_runs_decode_as_pycocotools_does(seed: int, share: float) -> 
     st.sampled_from([1.0, 10.0]),
 )
 def test_clipping_leaves_the_inside_alone(points: list[tuple[float, float]], scale: float) -> None:
-    """A3: against pycocotools on a canvas large enough for the whole polygon."""
+    """Against pycocotools on a canvas large enough for the whole polygon."""
     ring = np.array(points) * scale
     offset = 1000
     whole = coco_mask.decode(

@@ -18,7 +18,7 @@ from fasteomt.data.head_shapes import BEARDS, HAIR_STYLES, HATS, sample_look
 from fasteomt.data.heads import Layer, Light, Pose, draw_head, sample_light
 from fasteomt.data.photos import FILES, SPLITS, load_photo, photo_names, random_view
 from fasteomt.data.rasterize import Shape, decode_shape
-from fasteomt.data.scenes import Sample, frame_size, generate, head_height, sample_scene
+from fasteomt.data.scenes import Sample, frame_size, generate, head_height, mask_of, sample_scene
 from fasteomt.data.synth import ANNOTATIONS, write_dataset
 from fasteomt.errors import InputError
 
@@ -198,6 +198,14 @@ def test_neck_and_body_are_not_head() -> None:
     assert head.is_head
     assert not body.is_head
     assert len(compose(np.zeros((200, 200, 3), np.float32), [body, head])) == 1
+
+
+def test_slivers_are_no_polygons() -> None:
+    """A head cut through a hole here leaves lens-shaped pieces a pixel wide, which shrink to lines."""
+    sample = generate(1, "train", 13366)
+    assert sample.heads
+    assert all(len(ring) >= 6 for head in sample.heads for ring in head)
+    assert mask_of(sample).sum() > 1000
 
 
 def test_scales_reach_from_12_pixels_to_half_the_frame() -> None:

@@ -15,8 +15,8 @@ from fasteomt.model.tiling import MAX_CROPS, Tiling, class_map, class_scores, cr
 @pytest.mark.parametrize(
     ("height", "width", "resized", "starts"),
     [
-        (512, 512, (512, 512), (0,)),  # C6: exactly one crop
-        (513, 512, (513, 512), (0, 1)),  # C6: two all but identical crops
+        (512, 512, (512, 512), (0,)),  # exactly one crop
+        (513, 512, (513, 512), (0, 1)),  # two all but identical crops
         (300, 300, (512, 512), (0,)),
         (1440, 1900, (512, 675), (0, 163)),
         (640, 1333, (512, 1066), (0, 277, 554)),

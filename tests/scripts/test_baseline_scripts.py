@@ -27,7 +27,6 @@ TRAIN, INFER = "train_dinov3_eomt_head", "infer_dinov3_eomt_head_video"
 @pytest.fixture(autouse=True)
 def _no_usage_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTLY_TRAIN_EVENTS_DISABLED", "1")
-    monkeypatch.syspath_prepend(str(SCRIPTS))
 
 
 @pytest.fixture
@@ -199,7 +198,6 @@ def run_folder(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """Two steps of a ViT-T from scratch: 9 images a batch, so that upstream accumulates nothing."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
         patch.setenv("LIGHTLY_TRAIN_EVENTS_DISABLED", "1")
         patch.setenv("LIGHTLY_TRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         options = f"--data-root {data_root} --out {folder} --model dinov3/vitt16-eomt --from-scratch"

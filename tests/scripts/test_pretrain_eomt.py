@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+import pretrain_eomt as script
 from fasteomt.checkpoint import random_checkpoint, read, write_export
 from fasteomt.data.synth import write_dataset
 from fasteomt.model.spec import ModelSpec
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain_eomt.py"
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pretrain_eomt", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pretrain_eomt"] = module  # its reader function is pickled by name
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +24,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_short_run_ends_in_an_export(script, data_root, tmp_path, monkeypatch) -> None:
+def test_a_short_run_ends_in_an_export(data_root, tmp_path, monkeypatch) -> None:
     small = ModelSpec.from_name(
         "vitt16", embed_dim=64, num_heads=1, ffn_hidden=64, depth=2, num_joint_blocks=1
     )
@@ -71,8 +57,8 @@ def test_two_processes_train_on_fresh_heads_and_agree(tmp_path) -> None:
     """Through torchrun: both stop together, one export is written, by a model of the real architecture."""
     out = tmp_path / "two.pt"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = "--image-size 32 --batch-size 4 --workers 2 --device cpu --seconds 0.5 --images 8 --log-every 1"
-    command = [*launch, str(SCRIPT), "--out", str(out), *options.split()]
+    options = "--image-size 32 --batch-size 4 --workers 2 --device cpu --seconds 0.5 --images 8 --held-out 4"
+    command = [*launch, script.__file__, "--out", str(out), *options.split()]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
     )

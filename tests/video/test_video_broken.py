@@ -1,4 +1,4 @@
-"""Files that break off, have holes, or lie in their headers (B2)."""
+"""Files that break off, have holes, or lie in their headers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_file_cut_midway(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["mkv", "mp4", "avi"])
 @pytest.mark.parametrize("start", [0.3, 0.5, 0.7])
 def test_bytes_zeroed_midway(suffix: str, start: float, tmp_path: Path) -> None:
-    """B2: goes on behind the hole; decoded and skipped are reported; it is not a success."""
+    """Goes on behind the hole; decoded and skipped are reported; it is not a success."""
     hole = zeroed(noisy(tmp_path / f"whole.{suffix}"), tmp_path / f"hole.{suffix}", start)
     predictor = RedPredictor()
     with pytest.raises(PartialResultError) as caught:
@@ -82,7 +82,7 @@ def test_mp4_cut_before_its_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 7, 5000, 0xFFFFFFFF])
 def test_frame_count_in_the_header_is_wrong(count: int, tmp_path: Path) -> None:
-    """B2: the count in an AVI header, -1 included, changes nothing."""
+    """The count in an AVI header, -1 included, changes nothing."""
     clip = numbered(tmp_path / "a.avi", 20)
     data = bytearray(clip.read_bytes())
     # avih: dwTotalFrames is its 5th field; strh: dwLength the one at byte 32.
@@ -97,7 +97,7 @@ def test_frame_count_in_the_header_is_wrong(count: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.1, 500.0])
 def test_duration_in_the_header_is_wrong(seconds: float, tmp_path: Path) -> None:
-    """B2: a Matroska duration and frame count that are not the stream's change nothing."""
+    """A Matroska duration and frame count that are not the stream's change nothing."""
     clip = numbered(tmp_path / "a.mkv", 20, metadata={"NUMBER_OF_FRAMES": "3"})
     data = bytearray(clip.read_bytes())
     struct.pack_into(">d", data, data.index(b"\x44\x89\x88") + 3, seconds * 1000)

@@ -123,7 +123,7 @@ def test_rgb_alpha_and_gray(pix_fmt: str, exact: bool, tmp_path: Path) -> None:
 def test_odd_sizes_keep_their_last_row_and_column(
     size: tuple[int, int], pix_fmt: str, tmp_path: Path
 ) -> None:
-    """B5: every pixel of an evenly coloured frame has the colour, the edges too."""
+    """Every pixel of an evenly coloured frame has the colour, the edges too."""
     width, height = size
     frame = av.VideoFrame(width, height, pix_fmt)
     values = planes_of("601", False, 10 if "10" in pix_fmt else 8)[:, 6]

@@ -1,4 +1,4 @@
-"""B9: memory stays flat over thousands of frames."""
+"""Memory stays flat over thousands of frames."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ CLIPS: dict[str, tuple[str, int, dict[str, Any], list[float] | None]] = {
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_frames_out_equal_frames_in_order_and_time(name: str, tmp_path: Path) -> None:
-    """B4, B5: every frame once, in order, within half a frame, at the source's size."""
+    """Every frame once, in order, within half a frame, at the source's size."""
     file, count, options, times = CLIPS[name]
     options = {"width": 64, "height": 48} | options
     clip = numbered(tmp_path / file, count, **options)
@@ -137,7 +137,7 @@ def test_rotated_clip_comes_out_upright(degrees: int, suffix: str, tmp_path: Pat
 
 
 def test_two_sizes_in_one_process_as_in_fresh_ones(tmp_path: Path) -> None:
-    """B7: a 532-high clip, then a 530-high one, equal the second alone."""
+    """A 532-high clip, then a 530-high one, equal the second alone."""
     tall = numbered(tmp_path / "tall.mp4", 3, 64, 532)
     low = numbered(tmp_path / "low.mp4", 3, 64, 530)
     run_video(RedPredictor(), tall, tmp_path / "one")
@@ -150,7 +150,7 @@ def test_two_sizes_in_one_process_as_in_fresh_ones(tmp_path: Path) -> None:
 
 
 def test_two_sizes_with_a_model(small_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """B7 with a network: nothing of the first size is left in the second's results."""
+    """With a network: nothing of the first size is left in the second's results."""
     tall = numbered(tmp_path / "tall.mp4", 2, 96, 532)
     low = numbered(tmp_path / "low.mp4", 2, 96, 530)
     save = ("masks", "areas")
@@ -222,7 +222,7 @@ def test_full_disk(tmp_path: Path) -> None:
     ("ids", "dtype"), [((0, 255), np.uint8), ((0, 256), np.uint16), ((3, 65535), np.uint16)]
 )
 def test_ids_come_back_exactly(ids: tuple[int, int], dtype: type, tmp_path: Path) -> None:
-    """C4 as far as files go: ids never wrap."""
+    """Ids never wrap, in files either."""
     clip = numbered(tmp_path / "a.mp4", 6)
     run_video(RedPredictor(ids), clip, tmp_path / "out", save=("masks", "masks-png"))
     masks = [mask for _, mask in read_masks(tmp_path / "out/a/masks.mkv")]
@@ -300,7 +300,7 @@ def test_files_of_a_run(tmp_path: Path) -> None:
 
 
 def test_overlay_of_odd_size_is_padded(tmp_path: Path) -> None:
-    """B5: H.264 needs even sizes; the mask keeps the source's."""
+    """H.264 needs even sizes; the mask keeps the source's."""
     clip = numbered(tmp_path / "a.mp4", 1, 65, 49, pix_fmt="yuv444p")
     run_video(RedPredictor(), clip, tmp_path / "out")
     assert read_overlay(tmp_path / "out/a/overlay.mp4")[0][1].shape == (50, 66, 3)
@@ -308,7 +308,7 @@ def test_overlay_of_odd_size_is_padded(tmp_path: Path) -> None:
 
 
 def test_missing_encoder_is_found_before_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5: exit 3, nothing decoded, nothing written; other outputs still work."""
+    """Exit 3, nothing decoded, nothing written; other outputs still work."""
     clip = numbered(tmp_path / "a.mp4", 2)
     monkeypatch.setitem(write._ENCODERS, "h264", ("libnothere264", "yuv420p"))
     predictor = RedPredictor()

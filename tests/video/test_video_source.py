@@ -98,7 +98,7 @@ def test_properties_of_a_source(tmp_path: Path) -> None:
 
 
 def test_decoding_stays_a_few_frames_ahead_and_stops(tmp_path: Path) -> None:
-    """B9: the queue is bounded; closing early ends the thread."""
+    """The queue is bounded; closing early ends the thread."""
     clip = numbered(tmp_path / "a.mkv", 100, codec="ffv1", pix_fmt="bgr0")
     before = threading.active_count()
     source = open_source(clip)

@@ -43,7 +43,7 @@ def test_masks_come_back_exactly(dtype: type, pix_fmt: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fps", [24, Fraction(30000, 1001), Fraction(105611, 500), 29.97, 1, Fraction(1, 2)])
 def test_frame_rates(fps: float | Fraction, tmp_path: Path) -> None:
-    """B5: odd rates are exact in MP4 and within a millisecond in Matroska."""
+    """Odd rates are exact in MP4 and within a millisecond in Matroska."""
     for suffix, tolerance in (("mp4", 1e-9), ("mkv", 0.00051)):
         path = tmp_path / f"a.{suffix}"
         with VideoWriter(path, 64, 48, fps) as writer:

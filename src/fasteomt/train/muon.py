@@ -21,8 +21,8 @@ RMS_OF_ADAMW = 0.2
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(B, m, n) -> about U V^T of each matrix U S V^T, in bfloat16, by Newton-Schulz iteration."""
-    x = matrices.bfloat16()
+    """(B, m, n) -> about U V^T of each matrix U S V^T, by Newton-Schulz iteration; bfloat16 inside on a GPU."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT

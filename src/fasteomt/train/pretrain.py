@@ -251,8 +251,9 @@ def train(
         if fresh is not None:
             data.put(fresh.take(FRESH_PER_ROUND))
         if done // course.log_every != (done - ROUND) // course.log_every:
+            value, now = loss.item(), time.monotonic() - begin
             message = "step %d  loss %.4f  %.1f ms a step  %d images  %.0f s"
-            logger.info(message, done, loss.item(), 1000 * elapsed / done, data.put_so_far, elapsed)
+            logger.info(message, done, value, 1000 * now / done, data.put_so_far, now)
         on_round()
     seen = {step: world * step.batch * count for step, count in counts.items()}
     return Work(done, seen[windows], seen[whole_crops], world * data.put_so_far, time.monotonic() - begin)
