@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import pretrain_eomt as script
 from fasteomt.checkpoint import random_checkpoint, read, write_export
 from fasteomt.data.synth import write_dataset
 from fasteomt.model.spec import ModelSpec
+
+SMALL = ModelSpec.from_name("vitt16", embed_dim=64, num_heads=1, ffn_hidden=64, depth=2, num_joint_blocks=1)
+
+
+@contextmanager
+def small_model() -> Iterator[None]:
+    """Every name means the architecture SMALL."""
+
+    def from_name(name: str, **changes: object) -> ModelSpec:
+        return replace(SMALL, **changes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script.ModelSpec, "from_name", staticmethod(from_name))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -24,46 +41,66 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_short_run_ends_in_an_export(data_root, tmp_path, monkeypatch) -> None:
-    small = ModelSpec.from_name(
-        "vitt16", embed_dim=64, num_heads=1, ffn_hidden=64, depth=2, num_joint_blocks=1
-    )
-
-    def from_name(name: str, **changes: object) -> ModelSpec:
-        return replace(small, **changes)
-
-    monkeypatch.setattr(script.ModelSpec, "from_name", staticmethod(from_name))
+def test_a_short_run_ends_in_an_export(data_root: Path, tmp_path: Path) -> None:
     common = ["--data-root", str(data_root), "--image-size", "64", "--batch-size", "4", "--workers", "1"]
     common += ["--device", "cpu", "--seconds", "1.5"]
     first = tmp_path / "first.pt"
-    assert script.main([*common, "--out", str(first)]) == 0
-    found = read(first)
-    assert found.spec.class_names == ("background", "head")
-    record = json.loads(first.with_suffix(".json").read_text())
-    assert record["steps"] > 0
-    assert record["windows"] + record["whole_crops"] > record["steps"]
-    assert set(record["iou_middle"]) == {"background", "head"}
-    assert not first.with_suffix(".snapshot.pt").exists()
-    assert script.main([*common, "--out", str(tmp_path / "second.pt"), "--start", str(first)]) == 0
-    assert script.main([*common, "--out", str(first)]) == 2  # exists
-    other = random_checkpoint(replace(small, num_queries=7))
-    write_export(tmp_path / "other.pt", other.spec, other.weights)
-    third = tmp_path / "third.pt"
-    assert script.main([*common, "--out", str(third), "--start", str(tmp_path / "other.pt")]) == 2
-    assert not third.exists()
+    with small_model():
+        assert script.main([*common, "--out", str(first)]) == 0
+        found = read(first)
+        assert found.spec.class_names == ("background", "head")
+        record = json.loads(first.with_suffix(".json").read_text())
+        assert record["steps"] > 0
+        assert record["windows"] + record["whole_crops"] > record["steps"]
+        assert set(record["iou_middle"]) == {"background", "head"}
+        assert not first.with_suffix(".snapshot.pt").exists()
+        assert script.main([*common, "--out", str(tmp_path / "second.pt"), "--start", str(first)]) == 0
+        assert script.main([*common, "--out", str(first)]) == 2  # exists
+        other = random_checkpoint(replace(SMALL, num_queries=7))
+        write_export(tmp_path / "other.pt", other.spec, other.weights)
+        third = tmp_path / "third.pt"
+        assert script.main([*common, "--out", str(third), "--start", str(tmp_path / "other.pt")]) == 2
+        assert not third.exists()
 
 
-def test_two_processes_train_on_fresh_heads_and_agree(tmp_path) -> None:
-    """Through torchrun: both stop together, one export is written, by a model of the real architecture."""
-    out = tmp_path / "two.pt"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = "--image-size 32 --batch-size 4 --workers 2 --device cpu --seconds 0.5 --images 8 --held-out 4"
-    command = [*launch, script.__file__, "--out", str(out), *options.split()]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads(out.with_suffix(".json").read_text())
+def one_of_two(rank: int, port: int, out: Path) -> None:
+    """What torchrun starts, on generated heads; leaves this process's weights in `out`/RANK.pt."""
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+    }
+    os.environ |= {name: str(value) for name, value in names.items()}
+    torch.set_num_threads(1)
+    options = "--image-size 64 --batch-size 4 --workers 2 --device cpu --seconds 1 --images 8 --held-out 4"
+    train = script.train
+
+    def kept(model: script.Windowed, *rest: object) -> object:
+        done = train(model, *rest)
+        torch.save(model.state_dict(), out / f"{rank}.weights")
+        return done
+
+    with small_model(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "train", kept)
+        raise SystemExit(script.main(["--out", str(out / "two.pt"), *options.split()]))
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=one_of_two, args=(rank, port, tmp_path)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(180)
+    assert [process.exitcode for process in both] == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.weights") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    record = json.loads((tmp_path / "two.json").read_text())
     assert record["gpus"] == 2
     assert record["images"] >= 16
-    assert read(out).spec.name == "dinov3/vitt16-eomt"
+    assert read(tmp_path / "two.pt").spec.num_queries == SMALL.num_queries

@@ -21,7 +21,7 @@ RMS_OF_ADAMW = 0.2
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(B, m, n) -> about U V^T of each matrix U S V^T, by Newton-Schulz iteration; bfloat16 inside on a GPU."""
+    """(B, m, n) -> about U V^T of each matrix U S V^T, by Newton-Schulz; on a GPU in bfloat16."""
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
