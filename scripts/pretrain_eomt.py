@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import logging
+import math
 import os
 import platform
 import shlex
@@ -29,20 +30,23 @@ from torch import Tensor
 
 from fasteomt.checkpoint import read, write_export
 from fasteomt.cli.script import OneLineParser, exit_code
-from fasteomt.data.dataset import open_dataset
+from fasteomt.data.dataset import SegmentationSet, open_dataset
 from fasteomt.data.fresh import CLASSES, FreshHeads, fresh_head, largest_side
 from fasteomt.data.processes import map_in_processes
 from fasteomt.engine import resolve_device
-from fasteomt.errors import InputError
-from fasteomt.files import write_json
+from fasteomt.errors import FastEomtError, InputError, InterruptedRun, PartialResultError
+from fasteomt.files import check_target, write_json
 from fasteomt.model.spec import ModelSpec
 from fasteomt.provenance import commit, source_digest
-from fasteomt.train.pretrain import Course, Windowed, intersection_over_union, process_group, train
+from fasteomt.train.distributed import process_group
+from fasteomt.train.grow import grown, shallow
+from fasteomt.train.pretrain import Course, Windowed, intersection_over_union, train
 from fasteomt.train.resident import Resident
 
 NAME = "pretrain_eomt"
 GENERATED_SIZE = (640, 480)
 SNAPSHOT_SECONDS = 60.0
+GROW_SHARE = 0.6  # of the time, for the shallow model
 
 logger = logging.getLogger(NAME)
 
@@ -68,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="processes that read or draw images, in all"
     )
+    p.add_argument(
+        "--grow", type=int, default=1, metavar="TIMES",
+        help="train a model of a TIMES-th of the blocks first, then repeat each: for deep ones in minutes",
+    )  # fmt: skip
+    p.add_argument(
+        "--massive", type=float, default=0.0, metavar="VALUE",
+        help="start the register tokens with a channel of this value, for a model with massive activations",
+    )  # fmt: skip
     p.add_argument("--device", default="auto")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--log-every", type=int, default=240, metavar="STEPS")
@@ -76,63 +88,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def pretrain(args: argparse.Namespace) -> None:
-    """Check the arguments, train, measure, write the export and its record."""
-    record_path = args.out.with_suffix(".json")
-    for path in (args.out, record_path):
-        if path.exists():
-            raise InputError(f"{path} exists: choose another --out")
-    local = os.environ.get("LOCAL_RANK", "0")
-    device = resolve_device(
-        f"cuda:{local}" if args.device == "auto" and torch.cuda.is_available() else args.device
-    )
+    """Check the arguments, train, measure, write the export and its record.
+
+    Raises:
+        FastEomtError: one line that says what is wrong, and where the weights so far are kept.
+    """
+    snapshot, record_path = (args.out.with_suffix(suffix) for suffix in (".snapshot.pt", ".json"))
+    check(args, (args.out, snapshot, record_path))
+    sets = None
+    if args.data_root is not None:
+        sets = [open_dataset(args.data_root, split) for split in ("train", "valid")]
+    classes = CLASSES if sets is None else classes_of(sets)
+    stages = stages_of(args, classes)
+    weights = start_weights(args.start, stages[0][0]) if args.start else None
+    made_by = {"commit": commit(), "source": source_digest()}
+    on_gpus = args.device == "auto" and torch.cuda.is_available()
+    device = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpus else args.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with process_group(device) as (rank, world), contextlib.ExitStack() as stack:
         logging.basicConfig(
             level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s", stream=sys.stderr
         )
-        workers = max(1, args.workers // world)
-        if args.data_root is None:
-            classes, data, held, fresh = _generated(args, device, workers, rank, world)
-            stack.enter_context(fresh)
+        workers, fresh = max(1, args.workers // world), None
+        if sets is None:
+            data, held = _room_for_generated(args, device, workers, rank)
+            fresh = stack.enter_context(FreshHeads(args.seed, GENERATED_SIZE, workers, rank, world))
             started = time.monotonic()
             data.put(fresh.take(args.images, least=min(args.images, 1024)))
             logger.info("%d images in memory after %.0f s", len(data), time.monotonic() - started)
         else:
-            train_set, valid_set = (open_dataset(args.data_root, split) for split in ("train", "valid"))
-            if len(train_set.classes) > 200 or min(train_set.classes) < 0 or max(train_set.classes) > 65535:
-                raise InputError(f"{args.data_root}: needs at most 200 classes with ids 0 to 65535")
-            classes, fresh = train_set.classes, None
-            data, held = (Resident.load(split, device, workers) for split in (train_set, valid_set))
+            data, held = (Resident.load(split, device, workers) for split in sets)
             logger.info("%d + %d images in memory", len(data), len(held))
-        spec = ModelSpec.from_name(
-            args.model, class_ids=tuple(classes), class_names=tuple(classes.values()),
-            image_size=(args.image_size, args.image_size),
-        )  # fmt: skip
-        torch.manual_seed(args.seed)  # the same weights everywhere
-        model = Windowed(spec)
-        if args.start:
-            model.eomt.load_state_dict(start_weights(args.start, spec))
-        model.to(device)
-        torch.manual_seed(args.seed + rank)  # other windows on each GPU
-        course = Course(args.seconds, args.batch_size, args.learning_rate, args.compile, args.log_every)
+        works, kept = [], False
+        for stage, (spec, share) in enumerate(stages):
+            torch.manual_seed(args.seed)  # the same weights everywhere
+            model = Windowed(spec, args.massive)
+            if weights is not None:
+                model.eomt.load_state_dict(weights if stage == 0 else grown(weights, args.grow))
+            model.to(device)
+            torch.manual_seed(args.seed + rank + world * stage)  # other windows on each GPU
 
-        def save(path: Path) -> None:
-            if rank == 0:
-                weights = {k: v.cpu() for k, v in model.eomt.state_dict().items()}
-                write_export(path, spec, weights, overwrite=path != args.out)
+            def keep(model: Windowed = model) -> None:
+                nonlocal kept
+                if rank == 0:
+                    _save(model, snapshot, overwrite=kept)
+                    kept = True
 
-        snapshot = args.out.with_suffix(".snapshot.pt")
-        work = train(model, data, fresh, course, _every(SNAPSHOT_SECONDS, lambda: save(snapshot)))
+            course = Course(
+                share * args.seconds, args.batch_size, args.learning_rate, args.compile, args.log_every
+            )
+            try:
+                works.append(train(model, data, fresh, course, _every(SNAPSHOT_SECONDS, keep)))
+            except KeyboardInterrupt:
+                keep()
+                raise InterruptedRun(f"interrupted: go on with --start {snapshot}") from None
+            except FastEomtError as error:
+                if not kept:
+                    raise
+                raise PartialResultError(f"{error}; weights of before are in {snapshot}") from None
+            weights = {name: weight.cpu() for name, weight in model.eomt.state_dict().items()}
         if rank:
             return
+        keep()  # whatever happens to the rest, the training isn't lost
         with torch.autocast(device.type, torch.bfloat16):
             scores = intersection_over_union(model.eval(), held, max(1, args.batch_size // 4))
         iou = dict(zip(spec.class_names, scores, strict=True))
         named = ", ".join(f"{name} {value:.4f}" for name, value in iou.items())
-        logger.info("%d steps; IoU on the middle of held-out images: %s", work.steps, named)
-        save(args.out)
-        snapshot.unlink(missing_ok=True)
+        logger.info("IoU on the middle of held-out images: %s", named)
+        _save(model, args.out)
+        snapshot.unlink()
         write_json(
             record_path,
             {
@@ -140,26 +165,92 @@ def pretrain(args: argparse.Namespace) -> None:
                 "gpus": world,
                 "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
                 "versions": {"python": platform.python_version(), "torch": torch.__version__},
-                "commit": commit(),
-                "source": source_digest(),
+                **made_by,
                 "data": str(args.data_root) if args.data_root else f"generated, seed {args.seed}",
-                **asdict(work),
+                **{key: sum(asdict(work)[key] for work in works) for key in asdict(works[0])},
+                "images": world * data.put_so_far,
                 "iou_middle": iou,
                 "held_out_images": len(held),
             },
         )
 
 
-def _generated(
-    args: argparse.Namespace, device: torch.device, workers: int, rank: int, world: int
-) -> tuple[dict[int, str], Resident, Resident, FreshHeads]:
-    """Classes, room for training images, held-out images (of the other photos), and what draws the former."""
+def check(args: argparse.Namespace, targets: Sequence[Path]) -> None:
+    """Raise InputError for arguments that can't be, and for files that are in the way."""
+    if args.out.suffix in ("", ".json"):
+        raise InputError(f"--out '{args.out}': name a .pt file; the record goes beside it as .json")
+    for path in targets:
+        check_target(path)
+    for name in (
+        "seconds",
+        "batch_size",
+        "images",
+        "held_out",
+        "learning_rate",
+        "workers",
+        "log_every",
+        "grow",
+    ):
+        if not 0 < getattr(args, name) < math.inf:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be more than 0")
+    if not 0 <= args.seed < 1 << 62:
+        raise InputError(f"--seed {args.seed}: must be 0 to 2^62 - 1")
+    if not math.isfinite(args.massive):
+        raise InputError(f"--massive {args.massive}: must be a number")
+
+
+def classes_of(sets: Sequence[SegmentationSet]) -> dict[int, str]:
+    """The classes of a training and a validation set.
+
+    Raises:
+        InputError: they differ, or are more or other than can be trained.
+    """
+    first, second = sets
+    if first.classes != second.classes:
+        raise InputError(f"{first.root} and {second.root} differ in classes: make them the same")
+    if min(first.classes) < 0 or max(first.classes) > 65535:
+        raise InputError(f"{first.root}: needs class ids of 0 to 65535")
+    for line in (*first.warnings, *second.warnings):
+        logger.warning("%s", line)
+    return first.classes
+
+
+def stages_of(args: argparse.Namespace, classes: dict[int, str]) -> list[tuple[ModelSpec, float]]:
+    """The models to train one after the other, and each one's share of the time.
+
+    With --grow a shallow model comes first, and its blocks repeated are where the deep one starts.
+
+    Raises:
+        InputError: no such model, or one that can't be trained so.
+    """
+    spec = ModelSpec.from_name(
+        args.model, class_ids=tuple(classes), class_names=tuple(classes.values()),
+        image_size=(args.image_size, args.image_size),
+    )  # fmt: skip
+    if args.image_size % (2 * spec.patch_size):
+        raise InputError(f"--image-size {args.image_size}: must be a multiple of {2 * spec.patch_size}")
+    if len(classes) > spec.num_queries:
+        raise InputError(f"{len(classes)} classes: each needs a query, and there are {spec.num_queries}")
+    if args.grow == 1:
+        return [(spec, 1.0)]
+    return [(shallow(spec, args.grow), GROW_SHARE), (spec, 1 - GROW_SHARE)]
+
+
+def _save(model: Windowed, path: Path, *, overwrite: bool = False) -> None:
+    weights = {name: weight.cpu() for name, weight in model.eomt.state_dict().items()}
+    write_export(path, model.eomt.spec, weights, overwrite=overwrite)
+
+
+def _room_for_generated(
+    args: argparse.Namespace, device: torch.device, workers: int, rank: int
+) -> tuple[Resident, Resident]:
+    """Room for training images, and held-out images, which show other photos."""
     side = largest_side(*GENERATED_SIZE)
     data, held = (Resident(n, side, list(CLASSES), device) for n in (args.images, args.held_out))
     if rank == 0:
         draw = functools.partial(fresh_head, args.seed, "valid", GENERATED_SIZE)
         held.put(list(map_in_processes(draw, range(args.held_out), workers)))
-    return CLASSES, data, held, FreshHeads(args.seed, GENERATED_SIZE, workers, rank, world)
+    return data, held
 
 
 def _every(seconds: float, work: Callable[[], None]) -> Callable[[], None]:

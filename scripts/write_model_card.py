@@ -21,14 +21,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fasteomt.checkpoint import SHIPPED, read
 from fasteomt.cli.script import OneLineParser, exit_code
 from fasteomt.errors import InputError
 from fasteomt.files import write_json
 
 NAME = "write_model_card"
+EVALUATION_KEYS = (
+    "scores", "images", "images_in_split", "limit", "model_sha256", "dataset_sha256", "device", "predictor",
+    "commit", "source",
+)  # fmt: skip
 
 
 def record(path: Path, keys: Sequence[str]) -> dict[str, Any]:
@@ -37,19 +39,20 @@ def record(path: Path, keys: Sequence[str]) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a readable JSON file ({error})") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: holds no record: is it the file that is meant?")
     missing = [key for key in keys if key not in found]
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)}: is it the record that is meant?")
     return dict(found)
 
 
-def hardware(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{platform.machine()} CPU"
-
-
 def portable(command: str) -> str:
     """The command with the last part alone of each path among its options' values."""
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except (ValueError, AttributeError):
+        raise InputError(f"command {command!r}: can't be taken apart: is the record complete?") from None
     return shlex.join(words[:1] + [Path(word).name if "/" in word else word for word in words[1:]])
 
 
@@ -59,16 +62,22 @@ def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[s
     Raises:
         InputError: records that don't belong to the model or to one another.
     """
-    keys = ("scores", "images", "model_sha256", "dataset_sha256", "device", "predictor", "commit", "source")
-    ours, theirs = record(evaluation, keys), record(upstream, keys)
+    ours, theirs = record(evaluation, EVALUATION_KEYS), record(upstream, EVALUATION_KEYS)
     checkpoint = read(SHIPPED[model])
     for path, found in ((evaluation, ours), (upstream, theirs)):
         if found["model_sha256"] != checkpoint.sha256:
             raise InputError(f"{path}: is of another model than {SHIPPED[model].name}: evaluate it again")
-    if ours["dataset_sha256"] != theirs["dataset_sha256"] or not theirs["predictor"].startswith("upstream"):
+        if found["limit"] is not None or found["images"] != found["images_in_split"]:
+            raise InputError(f"{path}: is of a part of the images: evaluate without --limit")
+        if found["device"] != "cpu":
+            raise InputError(f"{path}: is of {found['device']}: evaluate with --device cpu, as anybody can")
+        if found["commit"] is None or str(found["commit"]).endswith("-dirty"):
+            raise InputError(f"{path}: is not of a commit ({found['commit']}): evaluate a clean checkout")
+    if ours["predictor"] != "fasteomt fp32":
+        raise InputError(f"{evaluation}: is of {ours['predictor']}, not of fasteomt fp32: evaluate again")
+    same = ours["dataset_sha256"] == theirs["dataset_sha256"]
+    if not same or not str(theirs["predictor"]).startswith("upstream"):
         raise InputError(f"{upstream}: must be upstream_predict on the data of {evaluation}")
-    if ours["commit"] is None or ours["commit"].endswith("-dirty"):
-        raise InputError(f"{evaluation}: is not of a commit ({ours['commit']}): evaluate a clean checkout")
     trained = record(training, ("command", "device", "steps", "seconds", "source"))
     trained["command"] = portable(trained["command"])
     return {
@@ -81,8 +90,7 @@ def card(model: str, evaluation: Path, upstream: Path, training: Path) -> dict[s
         "dataset_sha256": ours["dataset_sha256"],
         "data": "fasteomt data synth HELD --train 0 --valid 200 --seed 1000",
         "command": f"fasteomt eval --data HELD --model {model}",
-        "hardware": hardware(ours["device"]),
-        "torch": torch.__version__,
+        "hardware": f"{platform.machine()} CPU",
         "commit": ours["commit"],
         "source": ours["source"],
         "stored_as": sorted({str(w.dtype).removeprefix("torch.") for w in checkpoint.weights.values()}),

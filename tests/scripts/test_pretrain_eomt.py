@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +24,11 @@ SMALL = ModelSpec.from_name("vitt16", embed_dim=64, num_heads=1, ffn_hidden=64, 
 
 
 @contextmanager
-def small_model() -> Iterator[None]:
-    """Every name means the architecture SMALL."""
+def small_model(**shape: int) -> Iterator[None]:
+    """Every name means the architecture SMALL, or one of another `shape`."""
 
     def from_name(name: str, **changes: object) -> ModelSpec:
-        return replace(SMALL, **changes)
+        return replace(SMALL, **shape, **changes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script.ModelSpec, "from_name", staticmethod(from_name))
@@ -56,11 +57,93 @@ def test_a_short_run_ends_in_an_export(data_root: Path, tmp_path: Path) -> None:
         assert not first.with_suffix(".snapshot.pt").exists()
         assert script.main([*common, "--out", str(tmp_path / "second.pt"), "--start", str(first)]) == 0
         assert script.main([*common, "--out", str(first)]) == 2  # exists
+        deep = tmp_path / "deep.pt"
+        assert script.main([*common, "--out", str(deep), "--grow", "2"]) == 2  # one joint block
         other = random_checkpoint(replace(SMALL, num_queries=7))
         write_export(tmp_path / "other.pt", other.spec, other.weights)
         third = tmp_path / "third.pt"
         assert script.main([*common, "--out", str(third), "--start", str(tmp_path / "other.pt")]) == 2
         assert not third.exists()
+
+
+def test_a_deep_model_grows_out_of_a_shallow_one(data_root: Path, tmp_path: Path, capsys) -> None:
+    options = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu --seconds 2"
+    out = tmp_path / "deep.pt"
+    with small_model(depth=4, num_joint_blocks=2):
+        assert script.main(["--out", str(out), "--grow", "2", *options.split()]) == 0
+    assert read(out).spec.depth == 4
+    assert json.loads(out.with_suffix(".json").read_text())["steps"] >= 2 * 24
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--seconds 0",
+        "--seconds nan",
+        "--batch-size 0",
+        "--images -1",
+        "--workers 0",
+        "--data-root nowhere",
+        "--seed -1",
+        "--image-size 80",
+        "--image-size 100",
+        "--grow 0",
+        "--model nothing",
+        "--start nowhere.pt",
+    ],
+)
+def test_what_can_not_be_trained_is_refused_first(options: str, tmp_path: Path, capsys) -> None:
+    assert script.main(["--out", str(tmp_path / "m.pt"), "--device", "cpu", *options.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_can_not_be_written_is_found_first(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file" / "m.pt", tmp_path / "file", tmp_path / "m.json"):
+        assert script.main(["--out", str(out), "--device", "cpu"]) == 2
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_only_what_the_run_made_is_removed(data_root: Path, tmp_path: Path, capsys) -> None:
+    common = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu --seconds 0.5"
+    theirs = tmp_path / "m.snapshot.pt"
+    theirs.write_text("mine")
+    with small_model():
+        assert script.main(["--out", str(tmp_path / "m.pt"), *common.split()]) == 2
+    assert theirs.read_text() == "mine"
+    assert "m.snapshot.pt" in capsys.readouterr().err
+
+
+def test_a_diverged_training_is_no_success(data_root: Path, tmp_path: Path, capsys) -> None:
+    common = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu --seconds 60"
+    with small_model():
+        options = ["--out", str(tmp_path / "m.pt"), "--learning-rate", "1e18", *common.split()]
+        assert script.main(options) == 2
+    assert "lower --learning-rate" in capsys.readouterr().err
+    assert not (tmp_path / "m.pt").exists()
+
+
+def test_an_interrupted_training_is_kept(data_root: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    common = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu --seconds 60"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "train", interrupted)
+    with small_model():
+        assert script.main(["--out", str(tmp_path / "m.pt"), *common.split()]) == 130
+    assert read(tmp_path / "m.snapshot.pt").spec.depth == SMALL.depth
+    assert "--start" in capsys.readouterr().err
+
+
+def test_splits_that_name_classes_otherwise_are_refused(data_root: Path, tmp_path: Path, capsys) -> None:
+    changed = tmp_path / "data"
+    shutil.copytree(data_root, changed)
+    labels = changed / "valid" / "_annotations.coco.json"
+    labels.write_text(labels.read_text().replace('"name": "head"', '"name": "cat"'))
+    assert script.main(["--out", str(tmp_path / "m.pt"), "--data-root", str(changed), "--device", "cpu"]) == 2
+    assert "differ in classes" in capsys.readouterr().err
 
 
 def one_of_two(rank: int, port: int, out: Path) -> None:

@@ -19,6 +19,8 @@ def records(folder: Path, **changes: Any) -> list[Path]:
     ours = {
         "scores": [{"name": "head", "iou": 0.5}],
         "images": 2,
+        "images_in_split": 2,
+        "limit": None,
         "model_sha256": read(SHIPPED[MODEL]).sha256,
         "dataset_sha256": "abc",
         "device": "cpu",
@@ -57,11 +59,30 @@ def test_figures_of_changed_sources_are_refused(tmp_path: Path) -> None:
         ({"model_sha256": "other"}, "another model"),
         ({"dataset_sha256": "other"}, "on the data of"),
         ({"predictor": "fasteomt fp32"}, "upstream_predict"),
+        ({"limit": 1}, "part of the images"),
+        ({"images": 1}, "part of the images"),
+        ({"device": "cuda:0"}, "--device cpu"),
+        ({"commit": "1234-dirty"}, "not of a commit"),
     ],
 )
 def test_records_that_do_not_belong_together(tmp_path: Path, changes, match) -> None:
     with pytest.raises(script.InputError, match=match):
         script.card(MODEL, *records(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("content", ["5", "null", '"scores images"', "[]", "{", "{}"])
+def test_what_is_no_record(tmp_path: Path, content: str) -> None:
+    paths = records(tmp_path)
+    paths[2].write_text(content)
+    with pytest.raises(script.InputError, match=r"training\.json"):
+        script.card(MODEL, *paths)
+
+
+def test_figures_of_another_stack_are_refused(tmp_path: Path) -> None:
+    paths = records(tmp_path)
+    paths[0].write_text(json.dumps(json.loads(paths[0].read_text()) | {"predictor": "fasteomt bf16"}))
+    with pytest.raises(script.InputError, match="fp32"):
+        script.card(MODEL, *paths)
 
 
 def test_shipped_card_is_of_the_shipped_model() -> None:

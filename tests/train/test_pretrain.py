@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from fasteomt.data.fresh import CLASSES, fresh_head, largest_side
 from fasteomt.model.reference import Eomt, rope_tables
 from fasteomt.model.spec import ModelSpec
-from fasteomt.train.pretrain import Optimizer, Step, Windowed, rope_of_window
+from fasteomt.train.optimizer import Optimizer
+from fasteomt.train.pretrain import Step, Windowed, rope_of_window
 from fasteomt.train.resident import Resident
 
 SIZE = (160, 120)
@@ -21,6 +24,27 @@ def test_rope_of_the_whole_crop_is_the_references() -> None:
         torch.testing.assert_close(ours, theirs)
     part = rope_of_window(model, 4, random=False)[0].unflatten(0, (4, 4))
     torch.testing.assert_close(part, whole[0].unflatten(0, (8, 8))[2:6, 2:6])
+
+
+def test_massive_registers_stay_massive() -> None:
+    torch.manual_seed(0)
+    spec = ModelSpec.from_name(
+        "vitt16", image_size=(64, 64), class_names=("background", "head"), depth=3, num_joint_blocks=1
+    )
+    model = Windowed(spec, massive=500.0)
+    data = Resident(4, largest_side(*SIZE), list(CLASSES), torch.device("cpu"))
+    data.put([fresh_head(0, "train", SIZE, i) for i in range(4)])
+    optimizer = Optimizer(model, torch.device("cpu"))
+    optimizer.rate.fill_(1e-3)
+    step = Step(model, model, optimizer, data, 2, 1.0)
+    losses = [step().item() for _ in range(20)]
+    assert all(math.isfinite(loss) for loss in losses)
+    seen = []
+    model.eomt.backbone.blocks[-1].register_forward_hook(lambda _, __, out: seen.append(out))
+    step()
+    registers = seen[0][:, spec.num_queries + 1 : spec.num_queries + spec.num_prefix_tokens]
+    assert registers.abs().amax() > 450
+    assert seen[0][:, spec.num_queries + spec.num_prefix_tokens :].abs().amax() < 50
 
 
 def test_every_parameter_is_trained_by_one_optimizer() -> None:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from fasteomt.data.fresh import FreshHeads
+from fasteomt.errors import InputError
 from fasteomt.model.reference import Eomt, rope_at
 from fasteomt.model.spec import ModelSpec
 from fasteomt.model.tiling import class_scores
+from fasteomt.train.distributed import agreed, world_size
 from fasteomt.train.fixed_assignment import fixed_assignment_loss
-from fasteomt.train.muon import Muon
+from fasteomt.train.optimizer import Optimizer
 from fasteomt.train.resident import IGNORE, Resident, recolour
 
 WARM_UP_STEPS = 300
@@ -34,7 +32,6 @@ WHOLE_EVERY = 3  # every third step sees whole crops, as prediction does
 WHOLE_SHARE = 0.25  # and at the end, for this share of the time, every step
 LAYER_SCALE = 0.2  # DINOv3's 1e-5 keeps random blocks asleep for hundreds of steps
 ROPE_RESCALE = 2.0  # upstream's random scale of the coordinates in training, log-uniform in [1/2, 2]
-WEIGHT_DECAY = 0.05
 FRESH_PER_ROUND = 96
 
 logger = logging.getLogger(__name__)
@@ -58,12 +55,16 @@ class Work:
     steps: int
     windows: int
     whole_crops: int
-    images: int
     seconds: float
 
 
-def initialise(model: Eomt) -> None:
-    """Small random weights that leave every block awake."""
+def initialise(model: Eomt, massive: float = 0.0) -> None:
+    """Small random weights that leave every block awake.
+
+    Args:
+        massive: if not 0, channel 0 of the register tokens starts this large. Nothing takes it off the
+            residual stream again, so the trained model carries massive activations, as large models do.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)
@@ -74,15 +75,18 @@ def initialise(model: Eomt) -> None:
             nn.init.constant_(parameter, LAYER_SCALE)
         elif "token" in name or "queries" in name:
             nn.init.normal_(parameter, std=0.02)
+    if massive:
+        with torch.no_grad():
+            model.backbone.storage_tokens[..., 0] = massive
 
 
 class Windowed(nn.Module):
     """EoMT on windows that are parts of a crop."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, massive: float = 0.0) -> None:
         super().__init__()
         self.eomt = Eomt(spec)
-        initialise(self.eomt)
+        initialise(self.eomt, massive)
         self.scale: Tensor
         self.register_buffer("scale", torch.tensor([spec.mean, spec.std])[:, :, None, None], persistent=False)
 
@@ -128,46 +132,6 @@ def intersection_over_union(model: Windowed, data: Resident, batch: int) -> list
             counts[0, k] += (predicted & true).sum()
             counts[1, k] += (predicted | true).sum()
     return (counts[0] / counts[1].clamp_min(1)).tolist()
-
-
-class Optimizer:
-    """Muon on the matrices of the blocks, AdamW on everything else, with one rate on the device."""
-
-    def __init__(self, model: Windowed, device: torch.device) -> None:
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.rate = torch.zeros((), device=device)
-        hidden = {name: p for name, p in model.named_parameters() if ".blocks." in name and p.dim() == 2}
-        qkv = [p for name, p in hidden.items() if ".qkv." in name]
-        single = [p for name, p in hidden.items() if ".qkv." not in name]
-        rest = [p for name, p in model.named_parameters() if name not in hidden]
-        cuda = device.type == "cuda"
-        matrices: list[dict[str, Any]] = [{"params": qkv, "parts": 3}, {"params": single}]
-        self._muon = Muon(matrices, self.rate, weight_decay=WEIGHT_DECAY)
-        self._adamw = torch.optim.AdamW(
-            [
-                {"params": [p for p in rest if p.dim() > 1], "weight_decay": WEIGHT_DECAY},
-                {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
-            ],
-            lr=self.rate, betas=(0.9, 0.98), fused=cuda, capturable=cuda,
-        )  # fmt: skip
-
-    def step(self, loss: Tensor) -> None:
-        """Backward of `loss`, the mean gradient of all processes clipped to norm 1, one update."""
-        for p in self.parameters:
-            p.grad = None
-        loss.backward()
-        if dist.is_initialized():
-            _average([p.grad for p in self.parameters if p.grad is not None])
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self._muon.step()
-        self._adamw.step()
-
-
-def _average(grads: list[Tensor]) -> None:
-    flat = torch.cat([grad.flatten() for grad in grads]) / dist.get_world_size()
-    dist.all_reduce(flat)
-    parts = flat.split([grad.numel() for grad in grads])
-    torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
 
 
 class Step:
@@ -231,15 +195,18 @@ def train(
 
     Args:
         on_round: called every `ROUND` steps.
+
+    Raises:
+        InputError: the loss is no longer finite; the weights are of no use then.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
+    world = world_size()
     optimizer = Optimizer(model, data.images.device)
     forward = torch.compile(model, dynamic=False) if course.compile else model
     windows = Step(model, forward, optimizer, data, course.batch, 0.5)
     whole_crops = Step(model, forward, optimizer, data, max(1, course.batch // 4), 1.0)
     begin, done, counts = time.monotonic(), 0, {windows: 0, whole_crops: 0}
     # All processes follow the first one's clock: each must take the same number of steps.
-    while (elapsed := _agreed(time.monotonic() - begin)) < course.seconds:
+    while (elapsed := agreed(time.monotonic() - begin)) < course.seconds:
         ramp = 0.5 * (1 + math.cos(math.pi * elapsed / course.seconds))
         optimizer.rate.fill_(course.learning_rate * ramp * min(1.0, (done + 1) / WARM_UP_STEPS))
         for i in range(ROUND):
@@ -248,6 +215,8 @@ def train(
             loss = step()
             counts[step] += 1
         done += ROUND
+        if not math.isfinite(loss.item()):
+            raise InputError(f"the loss is {loss.item()} at step {done}: train with a lower --learning-rate")
         if fresh is not None:
             data.put(fresh.take(FRESH_PER_ROUND))
         if done // course.log_every != (done - ROUND) // course.log_every:
@@ -256,28 +225,4 @@ def train(
             logger.info(message, done, value, 1000 * now / done, data.put_so_far, now)
         on_round()
     seen = {step: world * step.batch * count for step, count in counts.items()}
-    return Work(done, seen[windows], seen[whole_crops], world * data.put_so_far, time.monotonic() - begin)
-
-
-def _agreed(seconds: float) -> float:
-    if not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.current_stream().synchronize()  # the host must not run ahead of the clock
-        return seconds
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    shared = torch.tensor(seconds, device=device)
-    dist.broadcast(shared, 0)
-    return shared.item()
-
-
-@contextmanager
-def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
-    """Rank and number of processes, joined when started by torchrun, else (0, 1)."""
-    if "RANK" not in os.environ:
-        yield 0, 1
-        return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield dist.get_rank(), dist.get_world_size()
-    finally:
-        dist.destroy_process_group()
+    return Work(done, seen[windows], seen[whole_crops], time.monotonic() - begin)
