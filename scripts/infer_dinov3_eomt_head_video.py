@@ -24,8 +24,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,17 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
-from PIL import Image
 
 from fasteomt.cli.script import OneLineParser, exit_code
 from fasteomt.engine import resolve_device
 from fasteomt.errors import InputError, InterruptedRun, PartialResultError, need
 from fasteomt.files import write_json
+from fasteomt.peers.upstream_video import MODES, STAGES, segment_timed
 from fasteomt.video.sink import mask_dtype
 from fasteomt.video.write import VideoWriter
 
 NAME = "infer_dinov3_eomt_head_video"
-STAGES = ("prep", "model", "post", "write")
+WRITTEN_STAGES = (*STAGES, "write")
 VIDEO_SUFFIXES = {".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"}
 OVERLAY_ALPHA = 0.5
 # Golden-angle hues: neighbouring ids stay far apart for any number of classes.
@@ -57,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--video-dir", type=Path, required=True, help="folder of videos, or one video")
     p.add_argument("--out-dir", type=Path, required=True)
     p.add_argument("--overwrite", action="store_true", help="replace existing output")
-    p.add_argument("--mode", default="upstream_script", choices=["upstream_script", "upstream_predict"])
+    p.add_argument("--mode", default="upstream_script", choices=list(MODES))
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--json", type=Path, metavar="FILE", help="times; default OUT_DIR/timings_<mode>.json")
     return p
@@ -70,14 +69,14 @@ class Times:
     `confidence`: per frame, by class id, the mean class probability over the pixels predicted as it.
     """
 
-    stages: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+    stages: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in WRITTEN_STAGES})
     confidence: list[dict[int, float]] = field(default_factory=list)
     total_s: float = 0.0
 
     def report(self) -> dict[str, Any]:
         # The first frame pays for lazy initialisation; it counts in `total`, not in the stages' figures.
         warm = {stage: values[1:] or values for stage, values in self.stages.items()}
-        frame = [sum(values) for values in zip(*(warm[s] for s in ("prep", "model", "post")), strict=True)]
+        frame = [sum(values) for values in zip(*(warm[s] for s in STAGES), strict=True)]
         count = len(self.stages["prep"])
         return {
             "frames": count,
@@ -85,7 +84,7 @@ class Times:
                 name: {"mean": statistics.fmean(values), "median": statistics.median(values)}
                 for name, values in (*warm.items(), ("frame", frame))
             },
-            "first_frame_ms": sum(self.stages[s][0] for s in ("prep", "model", "post")),
+            "first_frame_ms": sum(self.stages[s][0] for s in STAGES),
             "fps_frame": 1000 / statistics.median(frame),
             "total_s": self.total_s,
             "fps_total": count / self.total_s,
@@ -190,11 +189,9 @@ def run_video(
     Raises:
         InputError: not a video; InterruptedRun, PartialResultError: stopped half way, nothing kept.
     """
-    segment = {"upstream_script": upstream_script, "upstream_predict": upstream_predict}[mode]
     times = Times()
     colours = palette(list(model.classes))
     mask_type = mask_dtype(list(model.classes))
-    sync: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     fps, frames = frames_of(video)
     started = time.perf_counter()
     try:
@@ -209,19 +206,14 @@ def run_video(
                         VideoWriter(overlay, width, height, fps, overwrite=overwrite),
                     ):
                         writers.append(stack.enter_context(writer))
-                marks = [time.perf_counter()]
-
-                def mark(marks: list[float] = marks) -> None:
-                    sync()
-                    marks.append(time.perf_counter())
-
-                rgb, mask, confidence = segment(model, device, bgr, mark)
-                times.confidence.append(confidence)
-                writers[0].write(mask.astype(mask_type))
-                writers[1].write(blend(rgb, mask, colours))
-                mark()
-                for stage, before, after in zip(STAGES, marks, marks[1:], strict=False):
-                    times.stages[stage].append(1000 * (after - before))
+                segmented, spans = segment_timed(mode, model, device, bgr)
+                times.confidence.append(segmented.confidence)
+                before = time.perf_counter()
+                writers[0].write(segmented.mask.astype(mask_type))
+                writers[1].write(blend(segmented.rgb, segmented.mask, colours))
+                spans["write"] = 1000 * (time.perf_counter() - before)
+                for stage, milliseconds in spans.items():
+                    times.stages[stage].append(milliseconds)
             if not writers:
                 raise InputError(f"{video} has no frame that can be decoded: check the file")
     except KeyboardInterrupt:
@@ -230,52 +222,6 @@ def run_video(
         raise PartialResultError(f"{video}: GPU memory ran out: use --device cpu") from None
     times.total_s = time.perf_counter() - started
     return times
-
-
-def autocast(device: torch.device) -> Any:
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
-
-
-@torch.no_grad()
-def upstream_script(
-    model: Any, device: torch.device, bgr: np.ndarray, mark: Callable[[], None]
-) -> tuple[np.ndarray, np.ndarray, dict[int, float]]:
-    """RGB frame, mask of data set ids (H, W), and each class's mean probability over its pixels."""
-    rgb = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
-    tensor, meta = model.preprocess_image(Image.fromarray(rgb))
-    crops = model.preprocess_batch([tensor])
-    mark()
-    with autocast(device):
-        mask_logits, class_logits = model.forward_backend(crops)
-    mark()
-    crop_scores = model.to_per_pixel_logits_semantic(mask_logits.float(), class_logits.float())
-    resized = (meta["resized_h"], meta["resized_w"])
-    scores = model.untile(crop_logits=crop_scores, origins=meta["origins"], image_sizes=[resized])[0]
-    # The last channel is "no object".
-    full = (meta["orig_h"], meta["orig_w"])
-    maps = F.interpolate(scores[None, :-1], full, mode="bilinear")[0].cpu().numpy()
-    index = maps.argmax(axis=0)
-    probability = maps.max(axis=0) / np.maximum(maps.sum(axis=0), np.finfo(np.float32).tiny)
-    ids = list(model.classes)
-    confidence = {i: float(probability[index == k].mean()) for k, i in enumerate(ids) if (index == k).any()}
-    mask = np.array(ids)[index]
-    mark()
-    return rgb, mask, confidence
-
-
-def upstream_predict(
-    model: Any, device: torch.device, bgr: np.ndarray, mark: Callable[[], None]
-) -> tuple[np.ndarray, np.ndarray, dict[int, float]]:
-    """RGB frame and mask of data set ids (H, W); `predict` gives no confidence."""
-    rgb = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
-    image = Image.fromarray(rgb)
-    mark()
-    with autocast(device):
-        found = model.predict(image)
-    mark()
-    mask = found.cpu().numpy()
-    mark()
-    return rgb, mask, {}
 
 
 def palette(ids: list[int]) -> np.ndarray:

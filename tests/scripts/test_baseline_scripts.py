@@ -283,14 +283,3 @@ def test_inference_refuses_bad_input(
     assert infer.main([*base, *(places.get(option, option) for option in options)]) == 2
     assert said in one_line(capsys)
     assert not list(tmp_path.glob("out/**/*.mkv"))
-
-
-def test_confidence_is_the_mean_share_of_the_winning_class(infer: ModuleType, run_folder: Path) -> None:
-    import lightly_train
-
-    model = lightly_train.load_model(run_folder / "best.pth", device="cpu")
-    bgr = np.random.default_rng(2).integers(0, 255, (40, 64, 3), dtype=np.uint8)
-    _, mask, confidence = infer.upstream_script(model, torch.device("cpu"), bgr, lambda: None)
-    assert set(confidence) == set(np.unique(mask).tolist())
-    # Of two classes the winner has at least half.
-    assert all(0.5 <= value <= 1 for value in confidence.values())

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from fasteomt import __version__
-from fasteomt.cli import convert, data, demo, doctor, eval_, infer, plan
+from fasteomt.cli import bench, convert, data, demo, doctor, eval_, gate, infer, plan
 from fasteomt.cli.script import exit_code
 from fasteomt.errors import InputError
 
@@ -24,6 +24,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("infer")(infer.infer)
 app.command("eval")(eval_.eval_)
+app.command("gate")(gate.gate)
+app.command("bench")(bench.bench)
 app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")

@@ -13,13 +13,21 @@ from fasteomt.errors import InputError, need
 
 PRIVATE_NAMES = {"lightly_train._data.file_helpers": ("as_image_tensor",)}
 
-# Attributes of DINOv3EoMTSemanticSegmentation that are read or replaced.
+# Attributes of DINOv3EoMTSemanticSegmentation that are read, called or replaced.
 MODEL_ATTRIBUTES = (
     "init_args",
     "class_path",
+    "classes",
+    "model_name",
+    "backbone",
     "predict",
     "predict_batch",
+    "preprocess_image",
+    "preprocess_batch",
     "forward_backend",
+    "forward_train",
+    "to_per_pixel_logits_semantic",
+    "untile",
     "internal_class_to_class",
 )
 
@@ -48,6 +56,24 @@ def image_tensor(image: Any) -> Tensor:
     if tensor.dtype == torch.uint8 or tensor.is_floating_point():
         return tensor
     return tensor.float() / torch.iinfo(tensor.dtype).max
+
+
+def last_logits(model: Any, crops: Tensor) -> tuple[Tensor, Tensor]:
+    """The last layer's logits: crops (B, 3, S, S), normalised -> masks (B, Q, s, s), classes (B, Q, K + 1).
+
+    That is upstream's `forward_backend` without its last operation, the upsampling of the mask logits to S:
+    the same outputs as the reference model's.
+    """
+    masks, classes = model.forward_train(crops, return_logits_per_layer=False)
+    return masks[-1], classes[-1]
+
+
+def cast_weights(model: Any, dtype: torch.dtype) -> None:
+    """Cast a model's weights and buffers in place, except RoPE's periods: angles are fp32 in every dtype."""
+    rope = model.backbone.rope_embed
+    periods = rope.periods
+    model.to(dtype)
+    rope.periods = periods
 
 
 def silence_events() -> None:

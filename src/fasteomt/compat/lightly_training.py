@@ -1,16 +1,20 @@
 """The private names of LightlyTrain 0.16.2 that training touches.
 
-Above all for the batch probe: how many images LightlyTrain's own training and validation steps fit a GPU.
+LightlyTrain's own training module, built and driven as its training command does; and the batch probe: how
+many images its training and validation steps fit a GPU.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fasteomt.errors import InputError, UnsupportedError
 
@@ -35,15 +39,19 @@ PRIVATE_NAMES = {
         "DINOv3EoMTSemanticSegmentationTrain.clip_gradients",
         "DINOv3EoMTSemanticSegmentationTrain.get_optimizer",
         "DINOv3EoMTSemanticSegmentationTrain.get_train_model_args_cls",
+        "DINOv3EoMTSemanticSegmentationTrain.on_train_batch_end",
         "DINOv3EoMTSemanticSegmentationTrain.set_train_mode",
         "DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls",
         "DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls.default_batch_size",
+        "DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls.default_steps",
         "DINOv3EoMTSemanticSegmentationTrain.training_step",
         "DINOv3EoMTSemanticSegmentationTrain.validation_step",
     ),
 }
 # LightlyTrain accumulates gradients when a batch is at most half of this.
 DEFAULT_BATCH_SIZE = 16
+# In upstream's masks: where no class is, as beside an image that was padded.
+IGNORE_INDEX = -100
 # Room for fragmentation and for what the random batches of the probe don't show.
 _MEMORY_SHARE = 0.9
 # Masks per image grow with the classes that an image shows at once, not with those that a data set knows.
@@ -72,6 +80,118 @@ def random_backbone(model: str, seed: int, path: Path) -> None:
 
     torch.manual_seed(seed)
     torch.save(DINOV3_PACKAGE.get_model(backbone_name(model), load_weights=False).state_dict(), path)
+
+
+@dataclass(frozen=True)
+class Training:
+    """LightlyTrain's training module and optimizer, wrapped by `fabric`, its learning rate schedule, and the
+    (height, width) in pixels of its training images."""
+
+    model: Any
+    optimizer: Any
+    scheduler: Any
+    fabric: Any
+    image_size: tuple[int, int]
+
+    def step(self, batch: dict[str, Any], index: int, *, autocast: bool) -> Tensor:
+        """Optimizer step number `index`, from 0, as the training command's loop does one without gradient
+        accumulation; returns the loss, a scalar on the device.
+
+        `autocast`: the forward pass and the loss run inside the precision that Fabric was given. Under DDP
+        Fabric enters it for `training_step`; on a single device it doesn't.
+        """
+        with self.fabric.autocast() if autocast else nullcontext():
+            loss = self.model.training_step(fabric=self.fabric, batch=batch, step=index).loss
+        self.fabric.backward(loss)
+        self.model.clip_gradients(fabric=self.fabric, optimizer=self.optimizer)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        self.model.on_train_batch_end()
+        return loss.detach()
+
+
+def build_training(
+    model_name: str,
+    *,
+    classes: dict[int, str],
+    model_args: dict[str, Any],
+    transform_args: dict[str, Any],
+    fabric: Any,
+    batch: int | None = None,
+) -> Training:
+    """Model, optimizer and schedule as `train_semantic_segmentation` makes them for its default number of
+    steps, with random weights, in training mode and on Fabric's device.
+
+    Args:
+        model_name, classes, model_args, transform_args: what `train_semantic_segmentation` gets.
+        batch: images a step, which set the learning rate; None is upstream's default.
+    """
+    from lightly_train._commands import train_task_helpers as helpers
+    from lightly_train._data.mask_semantic_segmentation_dataset import MaskSemanticSegmentationDataArgs
+    from lightly_train._task_models.dinov3_eomt_semantic_segmentation.train_model import (
+        DINOv3EoMTSemanticSegmentationTrain,
+    )
+
+    upstream: Any = DINOv3EoMTSemanticSegmentationTrain
+    steps = upstream.train_model_args_cls.default_steps
+    folders = {"images": ".", "masks": "."}
+    data = MaskSemanticSegmentationDataArgs.model_validate(
+        {"train": folders, "val": folders, "classes": classes}
+    )
+    train_transform: Any
+    arguments = helpers.get_train_model_args(
+        model_args={k: v for k, v in model_args.items() if k != "backbone_weights"},
+        model_args_cls=upstream.get_train_model_args_cls(model_name),
+        total_steps=steps,
+        gradient_accumulation_steps=1,
+        train_num_batches=1,
+        model_name=model_name,
+        model_init_args={},
+        data_args=data,
+    )
+    train_transform, val_transform = helpers.get_transform_args(
+        train_model_cls=upstream,
+        model_name=model_name,
+        transform_args=transform_args,
+        ignore_index=data.ignore_index,
+        model_init_args={},
+        total_steps=steps,
+        train_num_batches=1,
+        gradient_accumulation_steps=1,
+    )
+    model: Any = upstream(
+        model_name=model_name,
+        model_args=arguments,
+        data_args=data,
+        train_transform_args=train_transform,
+        val_transform_args=val_transform,
+        load_weights=False,
+        metric_args=helpers.get_metric_args(upstream, None, data),
+        gradient_accumulation_steps=1,
+    )
+    model.set_train_mode()
+    optimizer, scheduler = model.get_optimizer(
+        total_steps=steps, global_batch_size=batch or upstream.train_model_args_cls.default_batch_size
+    )
+    model, optimizer = fabric.setup(model, optimizer)
+    return Training(model, optimizer, scheduler, fabric, train_transform.image_size)
+
+
+def training_batch(images: Tensor, masks: Tensor) -> dict[str, Any]:
+    """Images (B, 3, H, W) fp32, normalised, and class indices (B, H, W) int64, in the form of upstream's
+    collate function for training: one binary mask for each class that an image shows. Pixels of
+    `IGNORE_INDEX` belong to none."""
+    labels = [shown[shown != IGNORE_INDEX] for shown in (mask.unique() for mask in masks)]
+    return {
+        "image_path": [""] * len(images),
+        "image": images,
+        "mask": masks,
+        "binary_masks": [
+            {"masks": mask == shown[:, None, None], "labels": shown}
+            for mask, shown in zip(masks, labels, strict=True)
+        ],
+    }
 
 
 def largest_batch(
@@ -156,55 +276,18 @@ def _steps(
     precision: Any,
     crops: int,
 ) -> tuple[Callable[[int], None], int]:
-    """Build model and optimizer as `train_semantic_segmentation` does; weights don't matter here."""
-    from lightly_train._commands import train_task_helpers as helpers
-    from lightly_train._data.mask_semantic_segmentation_dataset import MaskSemanticSegmentationDataArgs
+    """The probe's step at a given batch, and the batch to try first; weights don't matter here."""
     from lightly_train._task_models.dinov3_eomt_semantic_segmentation.train_model import (
         DINOv3EoMTSemanticSegmentationTrain,
     )
     from lightning_fabric import Fabric
 
-    upstream: Any = DINOv3EoMTSemanticSegmentationTrain
-    folders = {"images": ".", "masks": "."}
-    data = MaskSemanticSegmentationDataArgs.model_validate(
-        {"train": folders, "val": folders, "classes": classes}
-    )
-    train_transform: Any
-    arguments = helpers.get_train_model_args(
-        model_args={k: v for k, v in model_args.items() if k != "backbone_weights"},
-        model_args_cls=upstream.get_train_model_args_cls(model_name),
-        total_steps=1000,
-        gradient_accumulation_steps=1,
-        train_num_batches=1,
-        model_name=model_name,
-        model_init_args={},
-        data_args=data,
-    )
-    train_transform, val_transform = helpers.get_transform_args(
-        train_model_cls=upstream,
-        model_name=model_name,
-        transform_args=transform_args,
-        ignore_index=data.ignore_index,
-        model_init_args={},
-        total_steps=1000,
-        train_num_batches=1,
-        gradient_accumulation_steps=1,
-    )
-    model: Any = upstream(
-        model_name=model_name,
-        model_args=arguments,
-        data_args=data,
-        train_transform_args=train_transform,
-        val_transform_args=val_transform,
-        load_weights=False,
-        metric_args=helpers.get_metric_args(upstream, None, data),
-        gradient_accumulation_steps=1,
-    )
-    model.set_train_mode()
-    optimizer, _ = model.get_optimizer(total_steps=1000, global_batch_size=16)
     fabric = Fabric(accelerator="auto", devices=1, precision=precision)
-    model, optimizer = fabric.setup(model, optimizer)
-    height, width = train_transform.image_size
+    training = build_training(
+        model_name, classes=classes, model_args=model_args, transform_args=transform_args, fabric=fabric
+    )
+    model, optimizer = training.model, training.optimizer
+    height, width = training.image_size
     short = min(height, width)
     shown = min(len(classes), _MAX_CLASSES_PER_IMAGE)
 
@@ -212,11 +295,7 @@ def _steps(
         try:
             optimizer.zero_grad()
             model.set_train_mode()
-            images = _batch(batch, height, width, shown, fabric.device)
-            fabric.backward(model.training_step(fabric=fabric, batch=images, step=0).loss)
-            model.clip_gradients(fabric=fabric, optimizer=optimizer)
-            optimizer.step()
-            optimizer.zero_grad()
+            training.step(_batch(batch, height, width, shown, fabric.device), 0, autocast=False)
             model.eval()
             with torch.no_grad():
                 images = _batch(batch, short, short * crops, shown, fabric.device)
@@ -227,16 +306,10 @@ def _steps(
         finally:
             optimizer.zero_grad()
 
-    return step, int(upstream.train_model_args_cls.default_batch_size)
+    return step, int(DINOv3EoMTSemanticSegmentationTrain.train_model_args_cls.default_batch_size)
 
 
 def _batch(batch: int, height: int, width: int, classes: int, device: torch.device) -> dict[str, Any]:
-    """Random images and masks, in the form of upstream's collate function for training."""
+    """Random images and masks; with so many pixels every class shows."""
     masks = torch.randint(classes, (batch, height, width), device=device)
-    labels = torch.arange(classes, device=device)
-    return {
-        "image_path": [""] * batch,
-        "image": torch.randn(batch, 3, height, width, device=device),
-        "mask": masks,
-        "binary_masks": [{"masks": mask == labels[:, None, None], "labels": labels} for mask in masks],
-    }
+    return training_batch(torch.randn(batch, 3, height, width, device=device), masks)

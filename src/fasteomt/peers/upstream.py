@@ -37,11 +37,9 @@ class UpstreamPredict:
 
 
 def load_upstream(model: str | Path, device: str = "auto") -> UpstreamPredict:
-    """Open a model with `lightly_train.load_model`.
+    """Open a model with `lightly_train.load_model`, as `open_model` does.
 
-    The file is read by our own reader first: upstream unpickles without restrictions, so it only sees files
-    that hold nothing but data. Names (random weights, the shipped model) mean what they mean elsewhere.
-    Upstream's usage events are switched off for the process.
+    Names (random weights, the shipped model) mean what they mean elsewhere.
 
     Raises:
         CheckpointError: not a model, or one that upstream can't open. UnsupportedError: lightly_train isn't
@@ -49,6 +47,18 @@ def load_upstream(model: str | Path, device: str = "auto") -> UpstreamPredict:
     """
     checkpoint = resolve(model)
     where = resolve_device(device)
+    return UpstreamPredict(open_model(checkpoint, where), checkpoint, where)
+
+
+def open_model(checkpoint: Checkpoint, device: torch.device) -> Any:
+    """A checkpoint as LightlyTrain's own fp32 model on `device`, in evaluation mode.
+
+    The file was read by our own reader first: upstream unpickles without restrictions, so it only sees files
+    that hold nothing but data. Upstream's usage events are switched off for the process.
+
+    Raises:
+        CheckpointError: upstream can't open it. UnsupportedError: lightly_train isn't installed.
+    """
     silence_events()
     lightly_train = need("lightly_train", extra="train")
     with tempfile.TemporaryDirectory() as folder:
@@ -56,10 +66,10 @@ def load_upstream(model: str | Path, device: str = "auto") -> UpstreamPredict:
         if not path.is_file():
             path = write_export(Path(folder) / "model.pt", checkpoint.spec, checkpoint.weights)
         try:
-            opened = lightly_train.load_model(path, device=where)
+            opened = lightly_train.load_model(path, device=device)
         except Exception as error:  # whatever upstream raises for a file that isn't its own
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(
                 f"{path}: LightlyTrain can't open it ({type(error).__name__}: {reason}): give its own export"
             ) from error
-    return UpstreamPredict(opened.eval(), checkpoint, where)
+    return opened.eval()

@@ -1,0 +1,90 @@
+"""What a round's speed.py shares: its options, and how its rows become its results.json and a table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.table import Table
+
+from fasteomt.bench import environment
+from fasteomt.bench.results import GateRecord, Measured, RoundResults, Run, problems, save
+from fasteomt.bench.rows import units
+from fasteomt.cli.output import output
+from fasteomt.cli.script import OneLineParser
+from fasteomt.errors import FastEomtError
+
+
+def options(name: str, description: str, models: str) -> argparse.ArgumentParser:
+    """--model, --out, --quick and --device, as every round has them."""
+    p = OneLineParser(prog=name, description=description)
+    p.add_argument(
+        "--model", default=models, help="architectures (random weights) or checkpoints, with commas"
+    )
+    p.add_argument(
+        "--out", type=Path, default=Path("results.local.json"), help="results file; runs are merged"
+    )
+    p.add_argument("--quick", action="store_true", help="short timings: to see that it runs, not for figures")
+    p.add_argument("--device", default="auto")
+    return p
+
+
+def finish(
+    out: Path,
+    *,
+    round_name: str,
+    title: str,
+    kind: Literal["change", "probe", "study", "summary"],
+    parent: str | None,
+    device: torch.device,
+    rows: Iterable[Measured],
+    gates: Iterable[GateRecord] = (),
+) -> RoundResults:
+    """Write the rows as this GPU's run of a round's results, and print them.
+
+    Raises:
+        FastEomtError: the figures contradict one another; nothing is written.
+    """
+    command = shlex.join(["python", f"{round_name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    run = Run.build(environment.current(device), command, rows, gates)
+    results = RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
+    wrong = problems(results)
+    if wrong:
+        raise FastEomtError(f"{out}: not written: {wrong[0]}")
+    save(out, results)
+    show(run)
+    return results
+
+
+def show(run: Run) -> None:
+    """Print a run's rows as a table."""
+    table = Table()
+    for column in (
+        "model",
+        "stack",
+        "metric",
+        "crops",
+        "median",
+        "floor",
+        "ratio",
+        "MiB",
+        "accuracy",
+        "note",
+    ):
+        table.add_column(column)
+    for row in run.rows:
+        metric = row.metric if row.phase is None else f"{row.metric} {row.phase}"
+        table.add_row(
+            row.model, row.stack, metric, str(row.crops or row.batch or "-"), units(row),
+            "-" if row.floor is None else f"{row.floor:.3g}",
+            "-" if row.ratio is None else f"{row.ratio:.2f} x {row.baseline}",
+            "-" if row.peak_mib is None else f"{row.peak_mib:,.0f}", row.accuracy, row.note or "",
+        )  # fmt: skip
+    console = output()
+    console.print(f"{run.env.gpu}, torch {run.env.torch}", highlight=False)
+    console.print(table)

@@ -1,0 +1,80 @@
+"""Verdicts kept for later: which gates a stack has passed, for a model, a clip and a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from fasteomt.errors import InputError
+from fasteomt.files import write_json
+from fasteomt.gates.limits import load_limits
+from fasteomt.gates.verdict import Report, Verdict
+from fasteomt.plan import Plan
+from fasteomt.provenance import source_digest
+
+
+def cache_folder() -> Path:
+    """The user's folder for verdicts; $FASTEOMT_CACHE replaces the system's usual place for caches."""
+    chosen = os.environ.get("FASTEOMT_CACHE")
+    if chosen:
+        return Path(chosen) / "verdicts"
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "fasteomt" / "verdicts"
+
+
+def verdict_path(checkpoint: str, plan: Plan, clip: str, gpu: str, folder: Path | None = None) -> Path:
+    """The file of one key: SHA-256 (hex) of the checkpoint and of the clip, the plan, the hardware's name."""
+    hardware = hashlib.sha256(gpu.encode()).hexdigest()[:12]
+    return (folder or cache_folder()) / checkpoint[:16] / f"{plan.hash}-{hardware}-{clip[:16]}.json"
+
+
+def save_report(report: Report, folder: Path | None = None) -> Path:
+    """Keep the verdicts of the gates that were run, in place of earlier ones of the same gates.
+
+    The file is replaced as a whole: whoever reads it meanwhile finds the old one or the new one.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    key = (report.subject.checkpoint, report.plan, report.subject.clip, report.subject.gpu)
+    kept = read_verdicts(*key, folder) | {one.gate: one for one in report.verdicts if one.passed is not None}
+    path = verdict_path(*key, folder)
+    write_json(path, {"verdicts": [one.to_dict() for one in kept.values()]}, overwrite=True)
+    return path
+
+
+def read_verdicts(
+    checkpoint: str, plan: Plan, clip: str, gpu: str, folder: Path | None = None
+) -> dict[str, Verdict]:
+    """Verdicts by gate that still hold: of this very source code and torch, and by today's limits.
+
+    A file that can't be read, contradicts itself or was made for another key counts for nothing.
+    """
+    path = verdict_path(checkpoint, plan, clip, gpu, folder)
+    try:
+        found = [Verdict.from_dict(raw) for raw in json.loads(path.read_text("utf-8"))["verdicts"]]
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return {}
+    tier = load_limits().tier(plan)
+    now = (checkpoint, plan.hash, clip, gpu, torch.__version__, source_digest())
+    held = {}
+    for one in found:
+        was = one.subject
+        made = (was.checkpoint, was.plan, was.clip, was.gpu, was.torch, was.source)
+        today = tier.of(one.gate, truth=was.truth is not None)
+        if made == now and one.passed is not None and dict(one.limits) == today:
+            held[one.gate] = one
+    return held
