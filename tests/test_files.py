@@ -36,6 +36,13 @@ def fill(path: Path, text: str, *, overwrite: bool = False, error: Exception | N
             raise error
 
 
+def fill_late(path: Path) -> None:
+    """Two at once, and the other one is done first."""
+    with atomic_path(path) as temporary:
+        temporary.write_text("second")
+        path.write_text("first")
+
+
 def fill_folder(path: Path, text: str, *, error: Exception | None = None) -> None:
     with atomic_folder(path) as temporary:
         (temporary / "file").write_text(text)
@@ -191,3 +198,95 @@ def test_json_of_names_that_are_no_text(tmp_path: Path) -> None:
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
     assert json.loads(text) == content
     assert "Kopf ä" in text
+
+
+def test_what_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    """Without overwrite the one that comes first stays, file or folder, and nothing hidden is left."""
+    with pytest.raises(InputError, match="left alone"):
+        fill_late(tmp_path / "file")
+    for name in ("folder", "new/folder"):
+        with pytest.raises(InputError, match="left alone"), atomic_folder(tmp_path / name):
+            fill_folder(tmp_path / name, "first")
+    with pytest.raises(InputError, match="left alone"), atomic_folder(tmp_path / "other"):
+        (tmp_path / "other").write_text("first")
+    assert {k: v for k, v in tree(tmp_path).items() if v} == {
+        "file": "first",
+        "folder/file": "first",
+        "new/folder/file": "first",
+        "other": "first",
+    }
+    assert not [name for name in tree(tmp_path) if Path(name).name.startswith(".")]
+
+
+def test_folder_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    """What is replaced is what was there when it was checked, an empty folder too."""
+    fill_folder(tmp_path / "folder", "old")
+    with pytest.raises(InputError, match="left alone"), atomic_folder(tmp_path / "folder"):
+        (tmp_path / "folder/mine").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    fill_folder(tmp_path / "empty", "new")
+    assert tree(tmp_path) == {
+        "folder": None,
+        "folder/file": "old",
+        "folder/mine": "mine",
+        "empty": None,
+        "empty/file": "new",
+    }
+
+
+def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    fill(tmp_path / "file", "first")
+    with pytest.raises(InputError, match="left alone"):
+        fill_late(tmp_path / "late")
+    assert tree(tmp_path) == {"file": "first", "late": "first"}
+
+
+def test_runs_with_one_process_number_keep_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in two containers; each removes only what it made."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    with atomic_folder(tmp_path / "folder") as outer:
+        with pytest.raises(KeyError):
+            fill_folder(tmp_path / "folder", "half", error=KeyError("x"))
+        (outer / "file").write_text("whole")
+    with atomic_path(tmp_path / "file") as first:
+        with pytest.raises(KeyError):
+            fill(tmp_path / "file", "half", error=KeyError("x"))
+        first.write_text("whole")
+    assert tree(tmp_path) == {"folder": None, "folder/file": "whole", "file": "whole"}
+
+
+@posix
+def test_longest_names(tmp_path: Path) -> None:
+    """255 bytes, as a stem, as a suffix, and in letters of several bytes."""
+    names = ["a" * 250 + ".json", "a." + "b" * 253, "ä" * 127]
+    for name in names:
+        fill(tmp_path / name, "one")
+        fill(tmp_path / name, "two", overwrite=True)
+    fill_folder(tmp_path / ("f" * 255), "one")
+    fill_folder(tmp_path / ("f" * 255), "two")
+    assert {k: v for k, v in tree(tmp_path).items() if v} == dict.fromkeys(
+        [*names, "f" * 255 + "/file"], "two"
+    )
+
+
+@posix
+def test_new_files_and_folders_have_the_usual_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        fill(tmp_path / "file", "x")
+        fill_folder(tmp_path / "folder", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
+
+
+def test_mount_point_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
+    with pytest.raises(InputError, match="mount point"), atomic_folder(tmp_path / "disk"):
+        pytest.fail("the work began")

@@ -115,3 +115,12 @@ def test_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     for read in (open_rgb, read_image, image_size):
         with pytest.raises(InputError, match=r"a\.png: not a regular file"):
             read(tmp_path / "a.png")
+
+
+def test_modes_that_pillow_hardly_converts() -> None:
+    """Premultiplied grey is taken as grey; what Pillow refuses is refused in one line."""
+    assert to_rgb(Image.new("La", (2, 2), (128, 255))).getpixel((0, 0)) == (128, 128, 128)
+    odd = Image.new("L", (2, 2))
+    odd.info["transparency"] = b"\0\1"
+    with pytest.raises(InputError, match="mode L: no way to RGB"):
+        to_rgb(odd)

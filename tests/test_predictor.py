@@ -155,7 +155,11 @@ def test_what_is_no_image_is_refused_in_one_line(small_checkpoint: Checkpoint, b
 def test_tensors_of_rare_kinds_are_refused_in_one_line(small_checkpoint: Checkpoint) -> None:
     nested = torch.nested.nested_tensor([torch.zeros(4, 4)] * 3)
     quantised = torch.quantize_per_tensor(torch.zeros(3, 4, 4), 1.0, 0, torch.quint8)
-    for picture, match in ((nested, "nested tensor"), (quantised, r"dtype torch\.quint8")):
+    kinds = [(nested, "nested tensor"), (quantised, r"dtype torch\.quint8")]
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        four_bits = torch.zeros(3, 4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        kinds.append((four_bits, r"dtype torch\.float4"))
+    for picture, match in kinds:
         with pytest.raises(InputError, match=match) as caught:
             predictor(small_checkpoint).predict(picture)
         assert "\n" not in str(caught.value)

@@ -67,9 +67,9 @@ def accelerate(model: Any, *, stack: str = "fp32") -> Acceleration:
     Raises:
         InputError: another kind of model, unknown stack; UnsupportedError: the device can't run the stack.
     """
+    checkpoint = checkpoint_of(model)
     if any(name in model.__dict__ for name in ("predict", "predict_batch", "forward_backend")):
         raise InputError("this model is patched already: call restore() on its Acceleration first")
-    checkpoint = checkpoint_of(model)
     device = resolve_device(next(model.parameters()).device)
     engine = Engine(checkpoint.spec, checkpoint.weights, get_stack(stack), device)
     logger.info("fasteomt: predict, predict_batch, forward_backend now run stack '%s' on %s", stack, device)

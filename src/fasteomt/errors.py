@@ -75,5 +75,5 @@ def need(module: str, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise UnsupportedError(
-            f"package '{module.split('.')[0]}' is not installed: run  pip install 'fasteomt[{extra}]'"
+            f"package '{module.split('.')[0]}' is not installed: run pip install 'fasteomt[{extra}]'"
         ) from None

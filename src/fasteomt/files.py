@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fasteomt.errors import InputError
+
+# What the system says of a name that something has.
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_LONGEST_SUFFIX = 16  # bytes; no writer knows longer ones
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
@@ -95,21 +101,38 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A hidden name in `path`'s folder, of this process alone; it keeps the suffix, which writers go by."""
-    return path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    """A new hidden name in `path`'s folder; it keeps the suffix, which writers go by.
+
+    It is random, since runs in two containers may share a folder and have one process number. It is short,
+    since `path`'s own name may be as long as the system allows.
+    """
+    return _hidden(path, f".tmp{path.suffix if len(os.fsencode(path.suffix)) <= _LONGEST_SUFFIX else ''}")
 
 
-def put_in_place(temporary: Path, path: Path) -> None:
+def is_temporary(path: Path) -> bool:
+    """Whether `path` is named as `temporary_beside` does: another run's, or left by one that crashed."""
+    return path.name.startswith(".") and ".tmp" in path.name
+
+
+def _hidden(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.stem[:16]}.{secrets.token_hex(8)}{ending}")
+
+
+def put_in_place(temporary: Path, path: Path, *, overwrite: bool = True) -> None:
     """Give `temporary`, a file or a folder, the name `path`. What has that name is removed then.
 
     Raises:
+        InputError: without `overwrite`, something but an empty folder has the name: it is left alone.
         OSError: it can't be renamed; what had the name still has it.
     """
+    if not overwrite:
+        _put_without_loss(temporary, path)
+        return
     if not os.path.lexists(path) or not (path.is_dir() or temporary.is_dir()):
         os.replace(temporary, path)
         return
     # The system replaces files in one step, but no folder that holds something.
-    old = temporary_beside(path).with_suffix(".old")
+    old = _hidden(path, ".old")
     os.replace(path, old)
     try:
         os.replace(temporary, path)
@@ -121,6 +144,40 @@ def put_in_place(temporary: Path, path: Path) -> None:
         raise
     with suppress(OSError):
         remove(old)
+
+
+def _put_without_loss(temporary: Path, path: Path) -> None:
+    """Rename such that the system itself refuses a name that is taken: a look before would be too early."""
+    try:
+        if temporary.is_dir():
+            os.rename(temporary, path)  # replaces an empty folder, and nothing else
+        else:
+            _link(temporary, path)
+    except OSError as error:
+        if error.errno in _TAKEN and os.path.lexists(path):
+            raise taken(path) from None
+        raise
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links: a new file, which only one can make, holds the place.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.replace(temporary, path)
+    else:
+        temporary.unlink()
+
+
+def taken(path: str | os.PathLike[str]) -> InputError:
+    """The error for a name that something took while the work ran."""
+    return InputError(
+        f"{path} appeared or changed while this ran and was left alone, nothing new is kept: "
+        "choose another name, or pass --overwrite"
+    )
 
 
 def remove(path: Path) -> None:
@@ -165,7 +222,7 @@ def atomic_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
     with made_folder(real.parent):
         try:
             yield temporary
-            put_in_place(temporary, real)
+            put_in_place(temporary, real, overwrite=overwrite)
         except OSError as error:
             raise InputError(f"{path}: can't be written: {error.strerror or error}") from error
         finally:
@@ -178,26 +235,44 @@ def atomic_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new folder beside `path`; it takes `path`'s place when the block ends without an error.
 
-    A folder that is there until then is replaced: whether it may be is for the caller to check. A link stays:
-    the folder that it leads to is replaced.
+    A folder that is there from the beginning is replaced: whether it may be is for the caller to check. What
+    comes there later is not. A link stays: the folder that it leads to is replaced.
 
     Raises:
-        InputError: the folder can't be written, or `path` is no folder.
+        InputError: the folder can't be written, `path` is no folder or a mount point, or something else is
+            there at the end.
     """
     real = Path(os.path.realpath(path))
     if os.path.exists(real) and not os.path.isdir(real):
         raise InputError(f"{path} is not a folder: choose another name")
+    if os.path.ismount(real):
+        raise InputError(f"{path} is a mount point, which can't be replaced: name a folder below it")
     check_folder(real.parent)
+    before = _content(real)
     temporary = temporary_beside(real)
     with made_folder(real.parent):
         try:
             temporary.mkdir()
-            yield temporary
-            put_in_place(temporary, real)
+            try:
+                yield temporary
+                if before and _content(real) != before:
+                    raise taken(path)
+                put_in_place(temporary, real, overwrite=bool(before))
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
         except OSError as error:
             raise InputError(f"{path}: can't be written: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _content(folder: Path) -> tuple[object, ...]:
+    """What tells a folder and what it holds from another; () for an empty one and for none."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise InputError(f"{folder}: can't be read: {error.strerror}") from None
+    return (_identity(folder), *sorted(names)) if names else ()
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any], *, overwrite: bool = False) -> None:

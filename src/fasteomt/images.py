@@ -75,7 +75,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """An image of any mode as 8-bit RGB: 16-bit grey is scaled, transparency is dropped.
 
     Raises:
-        InputError: a mode whose white isn't known: floating point, or integers outside 0 to 65535.
+        InputError: a mode whose white isn't known: floating point, or integers outside 0 to 65535; or one
+            that Pillow can't convert.
     """
     if image.mode.startswith("I"):
         # Pillow clips at 255 instead of scaling; and 32-bit integers are how it may hold 16-bit files.
@@ -88,10 +89,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise InputError("floating-point pixels have no known white: save 8 or 16 bits")
-    if "transparency" in image.info:
-        # In two steps, or Pillow warns about palettes with several transparent colours.
-        image = image.convert("RGBA")
-    return image.convert("RGB")
+    try:
+        if image.mode == "La":
+            image = image.convert("LA")  # the only way that Pillow has
+        elif "transparency" in image.info:
+            # In two steps, or Pillow warns about palettes with several transparent colours.
+            image = image.convert("RGBA")
+        return image.convert("RGB")
+    except (ValueError, TypeError) as error:  # the latter of transparency that isn't the mode's
+        raise InputError(f"mode {image.mode}: no way to RGB ({one_line(error)}): convert it first") from None
 
 
 @contextmanager

@@ -62,7 +62,12 @@ def _of_tensor(tensor: Tensor) -> Tensor:
         return tensor
     if not tensor.is_floating_point():
         raise InputError(f"tensor of dtype {tensor.dtype}: expected uint8, or floating in [0, 1]")
-    values = tensor.detach().float()
+    try:
+        values = tensor.detach().float()
+    except NotImplementedError:  # 4-bit types, of which torch only has the name
+        raise InputError(
+            f"tensor of dtype {tensor.dtype}: expected uint8, or fp32 or fp16 in [0, 1]"
+        ) from None
     low, high = (one.item() for one in values.aminmax())
     # In this form NaN, which is neither below nor above anything, is refused too.
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):

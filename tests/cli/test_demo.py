@@ -126,3 +126,26 @@ def test_page_escapes_text_and_loads_nothing_from_elsewhere():
     assert not re.search(r"(?:src|href|url\()\W*(?:https?:)?//", html)
     assert "prefers-color-scheme: dark" in html
     assert "nan" not in html
+
+
+@pytest.mark.parametrize("name", ["index.html", "clip.masks.mkv", "clip/overlay.mp4", "clip/summary.json"])
+def test_demo_looks_at_all_targets_before_it_writes(head_model, tmp_path, capsys, name):
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    (out / "clip.mp4").write_text("earlier")
+    before = sorted(out.rglob("*"))
+    command = ["demo", "--out", str(out), "--frames", "2", "--model", str(head_model), "--overwrite"]
+    assert main(command) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(out.rglob("*")) == before
+    assert (out / "clip.mp4").read_text() == "earlier"
+
+
+def test_demo_never_replaces_its_model(head_model, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    model = head_model.rename(out / "index.html")
+    before = model.read_bytes()
+    assert main(["demo", "--out", str(out), "--frames", "2", "--model", str(model), "--overwrite"]) == 2
+    assert "is the model" in capsys.readouterr().err
+    assert model.read_bytes() == before

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fasteomt.checkpoint import random_checkpoint, write_export
+from fasteomt.checkpoint import SHIPPED, random_checkpoint, write_export
 from fasteomt.cli.main import main
 from fasteomt.data.dataset import Sample, SegmentationSet, open_dataset
 from fasteomt.errors import CheckpointError, InputError, UnsupportedError
@@ -294,3 +294,24 @@ def test_existing_json_is_kept_without_overwrite(
     assert main(["eval", *arguments, "--overwrite", "--limit", "1"]) == 0
     record = json.loads(out.read_text())
     assert (record["images"], record["limit"], record["images_per_s"]) == (1, 1, None)
+
+
+def test_figures_never_replace_a_shipped_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, shipped = write_data(tmp_path / "data"), tmp_path / "shipped.pt"
+    shipped.write_text("weights")
+    monkeypatch.setitem(SHIPPED, "heads-vitt16", shipped)
+    arguments = [
+        "eval",
+        "--model",
+        "heads-vitt16",
+        "--data",
+        str(root),
+        "--json",
+        str(shipped),
+        "--overwrite",
+    ]
+    assert main(arguments) == 2
+    assert "would replace" in capsys.readouterr().err
+    assert shipped.read_text() == "weights"

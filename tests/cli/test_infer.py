@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,3 +251,24 @@ def test_a_real_model_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     masks = [mask for _, mask in read_masks(folder / "masks.mkv")]
     assert [mask.shape for mask in masks] == [(64, 96)] * 3
     assert set(np.unique(masks)) <= {int(class_id) for class_id in summary["classes"]}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_many_signals_keep_the_part_and_are_told_once(number: signal.Signals, tmp_path: Path) -> None:
+    """A user who keeps pressing Ctrl-C: exit 130, one line, the part named, nothing hidden."""
+    clip = numbered(tmp_path / "a.mp4", 250)
+    command = [sys.executable, "-c", SLOW.format(tests=str(VIDEO_TESTS)), "infer", str(clip)]
+    command += ["--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        while process.poll() is None:
+            process.send_signal(number)
+            time.sleep(0.002)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, errors
+    assert len([line for line in errors.splitlines() if "error:" in line]) == 1 and "Traceback" not in errors
+    assert "frames kept" in errors
+    names = ["areas.partial.csv", "masks.partial.mkv", "overlay.partial.mp4", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "out/a").iterdir()) == names

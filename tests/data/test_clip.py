@@ -183,3 +183,41 @@ def test_command_line(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert len(decode(out, "rgb24")[0]) == 3
     assert isinstance(CliRunner().invoke(app, arguments).exception, InputError)
+
+
+@pytest.mark.parametrize("how", ["same", "soft", "hard"])
+def test_video_and_masks_of_one_file_are_refused_first(how: str, tmp_path: Path) -> None:
+    path, masks = tmp_path / "a.mp4", tmp_path / "m.mkv"
+    if how == "same":
+        masks = tmp_path / "b/../a.mp4"
+        (tmp_path / "b").mkdir()
+    else:
+        path.write_text("mine")
+        masks.symlink_to(path) if how == "soft" else masks.hardlink_to(path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match="are one file"):
+        write_clip(path, masks_path=masks, overwrite=True, progress=never, **SIZE)  # type: ignore[arg-type]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def never(done: int, total: int) -> None:
+    raise AssertionError("the work began")
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.masks.mkv"])
+def test_what_appears_meanwhile_is_left_alone(name: str, tmp_path: Path) -> None:
+    def appear(done: int, total: int) -> None:
+        (tmp_path / name).write_text("mine")
+
+    with pytest.raises(InputError, match="left alone"):
+        write_clip(tmp_path / "a.mp4", progress=appear, **{**SIZE, "frames": 2})  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("fps", "x"), ("frames", 2.5), ("width", "64"), ("seed", 1.5), ("bitrate", None)]
+)
+def test_arguments_that_are_no_numbers_are_named(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name} .*: must be a .*number"):
+        write_clip(tmp_path / "a.mp4", **{**SIZE, name: value})  # type: ignore[arg-type]

@@ -86,3 +86,45 @@ def test_ctrl_c_ends_all_processes_at_once_and_quietly() -> None:
         out, err = process.communicate(timeout=20)
     assert out.endswith("interrupted\n")
     assert err == ""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_its_parent(number: signal.Signals) -> None:
+    code = (
+        "import os\n"
+        "from fasteomt.data.processes import map_in_processes\n"
+        "from test_processes import name_itself\n"
+        "for pid in map_in_processes(name_itself, [0.2] * 16 + [1000] * 1000, 2):\n"
+        "    print(pid, flush=True)\n"
+    )
+    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        workers = {int(process.stdout.readline()) for _ in range(16)}
+        process.send_signal(number)
+        process.wait(timeout=20)
+        end = time.monotonic() + 10
+        while any(is_running(pid) for pid in workers) and time.monotonic() < end:
+            time.sleep(0.05)
+    left = [pid for pid in workers if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def name_itself(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def is_running(pid: int) -> bool:
+    """Not gone, and not only waiting for somebody to take note of its end."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -200,6 +200,30 @@ def test_neck_and_body_are_not_head() -> None:
     assert len(compose(np.zeros((200, 200, 3), np.float32), [body, head])) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dataset.json", '{"name": "of another program"}'),
+        ("dataset.json", "5"),
+        ("train/label.txt", "mine"),
+        ("train/more/train_00000.jpg", "mine"),
+        ("valid/train_00000.jpg", "mine"),
+        ("notes", "mine"),
+    ],
+)
+def test_what_somebody_else_put_there_is_never_replaced(tmp_path: Path, name: str, content: str) -> None:
+    out = tmp_path / "data"
+    write_dataset(out, train=1, valid=1, size=(64, 64))
+    write_dataset(out, train=2, valid=1, size=(64, 64), overwrite=True)
+    theirs = out / name
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text(content)
+    with pytest.raises(InputError, match="not a generated data set"):
+        write_dataset(out, train=1, valid=1, size=(64, 64), overwrite=True)
+    assert theirs.read_text() == content
+    assert len(list((out / "train").glob("train_*.jpg"))) == 2
+
+
 def test_slivers_are_no_polygons() -> None:
     """A head cut through a hole here leaves lens-shaped pieces a pixel wide, which shrink to lines."""
     sample = generate(1, "train", 13366)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,13 +19,15 @@ import numpy as np
 import pytest
 import torch
 from clips import RedPredictor, encode, number_in, numbered, picture
+from PIL import Image
 
 from fasteomt.checkpoint import Checkpoint
-from fasteomt.errors import FastEomtError, InputError, PartialResultError, UnsupportedError
+from fasteomt.errors import FastEomtError, InputError, InterruptedRun, PartialResultError, UnsupportedError
 from fasteomt.predictor import Predictor
 from fasteomt.stacks import get_stack
 from fasteomt.video import open_source, read_masks, run_video, write
 from fasteomt.video.run import check_inputs
+from fasteomt.video.sink import AreasSink, MaskSink, Sink
 from fasteomt.video.summary import Progress
 
 VFR = [i / 10 for i in range(10)] + [1 + i / 30 for i in range(30)]
@@ -489,3 +494,145 @@ def test_source_errors_are_of_the_project(tmp_path: Path) -> None:
     with pytest.raises(FastEomtError, match="no such file"):
         run_video(RedPredictor(), tmp_path / "none.mp4", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+class Meddling(RedPredictor):
+    """Does something else while the last frame is worked on."""
+
+    def __init__(self, at: int, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.at, self.work = at, work
+
+    def predict_rgb(self, frame: np.ndarray, pts: float | None = None) -> Any:
+        if len(self.seen) == self.at:
+            self.work()
+        return super().predict_rgb(frame, pts)
+
+
+def test_of_two_runs_into_one_folder_one_wins(tmp_path: Path) -> None:
+    """The other one ends with exit 2 and leaves nothing, whatever each saves."""
+    clip = numbered(tmp_path / "a.mp4", 3)
+    folder = tmp_path / "out/a"
+    first = RedPredictor()
+    second = Meddling(2, lambda: run_video(first, clip, tmp_path / "out", save=("areas",)))
+    with pytest.raises(InputError, match="left alone"):
+        run_video(second, clip, tmp_path / "out", save=("masks",))
+    assert sorted(p.name for p in folder.iterdir()) == ["areas.csv", "summary.json"]
+    assert json.loads((folder / "summary.json").read_text())["outputs"] == {"areas": "areas.csv"}
+
+
+def test_what_a_crash_left_is_no_result(tmp_path: Path) -> None:
+    """Temporary files of a process that was killed make no later run fail."""
+    clip = numbered(tmp_path / "a.mp4", 1)
+    (tmp_path / "out/a/.masks.12.tmp").mkdir(parents=True)
+    (tmp_path / "out/a/.areas.12.tmp.csv").write_text("")
+    assert run_video(RedPredictor(), clip, tmp_path / "out", save=("masks-png", "areas")).complete
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+@pytest.mark.parametrize("name", ["summary.json", "summary.partial.json"])
+def test_summary_that_is_a_link_is_refused_first(name: str, tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 1)
+    (tmp_path / "out/a").mkdir(parents=True)
+    (tmp_path / "mine.json").write_text("mine")
+    (tmp_path / "out/a" / name).symlink_to(tmp_path / "mine.json")
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match="is a link"):
+        run_video(predictor, clip, tmp_path / "out", overwrite=True)
+    assert (predictor.seen, (tmp_path / "mine.json").read_text()) == ([], "mine")
+
+
+@pytest.mark.parametrize("earlier", [None, 2])
+def test_run_without_a_frame_leaves_an_earlier_result(earlier: int | None, tmp_path: Path) -> None:
+    """A whole one, and a part of one."""
+    clip = numbered(tmp_path / "a.mp4", 4)
+    with contextlib.suppress(PartialResultError):
+        run_video(RedPredictor(fail_at=earlier), clip, tmp_path / "out")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out/a").iterdir()}
+    assert len(before) == 4
+    with pytest.raises(PartialResultError, match="nothing could be kept"):
+        run_video(RedPredictor(fail_at=0), clip, tmp_path / "out", overwrite=True)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out/a").iterdir()} == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_outputs_are_closed_cost_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first, which stops the run, more come within `finish` and `commit`."""
+    clip = numbered(tmp_path / "a.mp4", 6)
+    for cls, name in ((MaskSink, "finish"), (AreasSink, "finish"), (Sink, "commit")):
+        real = getattr(cls, name)
+
+        def ask_again(self: Sink, *arguments: Any, real: Any = real) -> None:
+            for _ in range(3):
+                os.kill(os.getpid(), number)
+            real(self, *arguments)
+
+        monkeypatch.setattr(cls, name, ask_again)
+    with pytest.raises(InterruptedRun, match="3 frames kept"):
+        run_video(Meddling(2, lambda: os.kill(os.getpid(), number)), clip, tmp_path / "out")
+    names = ["areas.partial.csv", "masks.partial.mkv", "overlay.partial.mp4", "summary.json"]
+    assert sorted(p.name for p in (tmp_path / "out/a").iterdir()) == names
+
+
+def test_the_model_is_never_replaced(tmp_path: Path) -> None:
+    clip = numbered(tmp_path / "a.mp4", 1)
+    run_video(RedPredictor(), clip, tmp_path, save=("masks-png",))
+    model = tmp_path / "a/masks/m.pt"
+    model.write_text("weights")
+    predictor = RedPredictor()
+    predictor.source = str(model)
+    with pytest.raises(InputError, match=r"m\.pt is a source or the model"):
+        check_inputs(clip, tmp_path, ("masks-png",), overwrite=True, model=str(model))
+    with pytest.raises(InputError, match=r"m\.pt is a source or the model"):
+        run_video(predictor, clip, tmp_path, save=("masks-png",), overwrite=True)
+    assert model.read_text() == "weights"
+
+
+def test_full_disk_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that never reached the disk aren't kept, nor is a summary; and what helps is said."""
+    clip = numbered(tmp_path / "a.mp4", 3)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    def lose(self: AreasSink) -> None:
+        self._file.close()
+        self.temporary.write_text("")
+        full()
+
+    monkeypatch.setattr(AreasSink, "finish", lose)
+    monkeypatch.setattr("fasteomt.video.output.write_json", full)
+    with pytest.raises(PartialResultError, match=r"nothing could be kept in .*: free some space"):
+        run_video(RedPredictor(), clip, tmp_path / "one", save=("areas",))
+    assert not any((tmp_path / "one/a").iterdir())
+    with pytest.raises(
+        PartialResultError, match=r"at most 3 frames kept in .*, without a summary: free some"
+    ):
+        run_video(RedPredictor(), clip, tmp_path / "two", save=("areas", "masks"))
+    assert [p.name for p in (tmp_path / "two/a").iterdir()] == ["masks.partial.mkv"]
+
+
+def test_rows_that_a_full_disk_cut_are_whole_again(tmp_path: Path) -> None:
+    sink = AreasSink(tmp_path / "areas.csv")
+    sink.finish()
+    for text, readable, kept in (("", False, ""), ("a,b\n", False, "a,b\n"), ("a\n1\n2", True, "a\n1\n")):
+        sink.temporary.write_bytes(text.encode())
+        assert (sink.readable(), sink.temporary.read_bytes()) == (readable, kept.encode())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of 255 bytes")
+def test_image_names_too_long_for_outputs_are_found_first(tmp_path: Path) -> None:
+    """Two that differ in their suffix alone have it in their outputs' names, and '.png' behind it."""
+    (tmp_path / "s").mkdir()
+    for suffix in (".png", ".bmp"):
+        Image.fromarray(picture(1)).save(tmp_path / "s" / ("x" * 250 + suffix))
+    predictor = RedPredictor()
+    with pytest.raises(InputError, match="more than 255 bytes: rename"):
+        check_inputs(tmp_path / "s", tmp_path / "out")
+    with pytest.raises(InputError, match="more than 255 bytes: rename"):
+        run_video(predictor, tmp_path / "s", tmp_path / "out")
+    assert predictor.seen == [] and not (tmp_path / "out").exists()
+    assert run_video(predictor, tmp_path / "s", tmp_path / "out", save=("areas",)).complete

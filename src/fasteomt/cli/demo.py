@@ -24,7 +24,7 @@ from fasteomt.cli.options import (
     named_path,
 )
 from fasteomt.errors import InputError
-from fasteomt.files import atomic_path, check_folder
+from fasteomt.files import atomic_path, check_folder, check_target, find_replaced, is_temporary
 
 if TYPE_CHECKING:
     from fasteomt.demo_page import Page
@@ -64,10 +64,11 @@ def demo(
     from fasteomt.predictor import load
     from fasteomt.video import run_video
 
+    clip, index = out / "clip.mp4", out / "index.html"
+    _check_targets(out, clip, index, model, overwrite)
     predictor = _Timed(load(model, device=device, stack=stack))
     head = _head_id(predictor)
     out.mkdir(parents=True, exist_ok=True)
-    clip = out / "clip.mp4"
     with _bar("making the clip", frames) as progress:
         truth = write_clip(
             clip,
@@ -89,7 +90,6 @@ def demo(
             progress=lambda state: progress(state.frames),
         )
     page = _page(out, clip, truth, predictor, summary, head)
-    index = out / "index.html"
     with atomic_path(index, overwrite=overwrite) as temporary:
         # The command on the page names files, whose names may hold bytes that are no text.
         temporary.write_text(render(page), encoding="utf-8", errors="backslashreplace")
@@ -118,8 +118,22 @@ class _Timed:
 
 def _check_out(out: Path, overwrite: bool) -> None:
     check_folder(out)
-    if out.is_dir() and any(out.iterdir()) and not overwrite:
+    if out.is_dir() and not overwrite and not all(is_temporary(path) for path in out.iterdir()):
         raise InputError(f"--out {out} is not empty: choose another folder or pass --overwrite")
+
+
+def _check_targets(out: Path, clip: Path, index: Path, model: str, overwrite: bool) -> None:
+    """All that is written can be, before the first of it is, and none of it is the model."""
+    from fasteomt.video.output import OutputFolder
+    from fasteomt.video.run import DEFAULT_SAVE
+
+    files = [clip, clip.with_suffix(".masks.mkv"), index]
+    for file in files:
+        check_target(file, overwrite=overwrite)
+    found = find_replaced([Path(model)], files)
+    if found is not None:
+        raise InputError(f"--out {out}: {found[1]} is the model: choose another folder")
+    OutputFolder(out, clip.stem, "video", DEFAULT_SAVE).check([Path(model)], overwrite=overwrite)
 
 
 def _head_id(predictor: _Timed) -> int:
@@ -130,7 +144,7 @@ def _head_id(predictor: _Timed) -> int:
             return class_id
     raise InputError(
         f"{predictor.source} has no class 'head' ({', '.join(names.values())}): "
-        "the demo's clip shows heads; use  fasteomt infer  with a video of your own"
+        "the demo's clip shows heads; use fasteomt infer with a video of your own"
     )
 
 

@@ -103,11 +103,18 @@ def eval_(
 def _check_kept(json_path: Path, model: str, dataset: SegmentationSet) -> None:
     """Raise InputError if the figures would replace what they are about."""
     images = [sample.image_path for sample in dataset]
-    found = find_replaced([Path(model), *dataset.label_files, *images], [json_path])
+    found = find_replaced([_model_file(model), *dataset.label_files, *images], [json_path])
     if found is not None:
         raise InputError(
             f"--json {json_path} would replace {found[0]}, which is evaluated: name another file"
         )
+
+
+def _model_file(model: str) -> Path:
+    """The file behind a shipped model's name; a file of that name goes first, as it does in loading."""
+    from fasteomt.checkpoint import SHIPPED
+
+    return Path(model) if Path(model).exists() else SHIPPED.get(model, Path(model))
 
 
 def _load(model: str, device: str, stack: str, peer: str | None) -> tuple[Any, str]:

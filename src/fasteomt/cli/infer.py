@@ -67,7 +67,7 @@ def infer(
 
     selection = Selection(start, end, stride)
     wanted = [name.strip() for name in save.split(",") if name.strip()]
-    found = check_inputs(inputs, out, wanted, overwrite, selection)
+    found = check_inputs(inputs, out, wanted, overwrite, selection, model)
 
     from fasteomt import predictor as models
 
@@ -150,7 +150,7 @@ def _clock(seconds: float) -> str:
 def _table(summaries: list[Summary]) -> Table:
     table = Table("input", "in", "out", "skipped", "fps", "complete", "written to", box=None)
     for one in summaries:
-        files = ", ".join([*one.outputs.values(), "summary"])
+        files = ", ".join([*one.outputs.values(), "summary"]) if one.outputs else "nothing"
         table.add_row(
             escape(Path(one.source).name),
             str(one.frames_in),

@@ -11,9 +11,12 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from fasteomt.errors import FastEomtError, brief
+from fasteomt.errors import FastEomtError, brief, one_line
+from fasteomt.interrupt import end_interrupt_once, end_interrupted, interrupt_once
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_MEMORY = ("not enough memory", "out of memory", "insufficient memory", "can't allocate memory")
+_INTERRUPTED = 130
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -27,10 +30,15 @@ def exit_code(name: str, work: Callable[[], object]) -> int:
     """Do the work of the program called `name`: its exit code, after one line on stderr if it failed.
 
     0 done, or an int that `work` returns; 1 nobody reads the output any more, which is not told; 2 a path
-    that the system refuses; 5 input or output broke off; 130 interrupted; others as `FastEomtError` has them.
-    FASTEOMT_DEBUG=1 adds the traceback of a failure.
+    that the system refuses; 3 want of memory; 5 input or output broke off; 130 interrupted, by Ctrl-C or
+    SIGTERM; others as `FastEomtError` has them. FASTEOMT_DEBUG=1 adds the traceback of a failure.
     """
+    interrupt_once()
     code = _attempt(name, work)
+    if code == _INTERRUPTED:
+        end_interrupted()  # or the next of several signals would break off the program's end
+    else:
+        end_interrupt_once()
     # Now, since at the interpreter's end nobody would report a failure.
     flushed = _attempt(name if code == 0 else None, _flush_output)
     return code or flushed
@@ -40,6 +48,8 @@ def _attempt(name: str | None, work: Callable[[], object]) -> int:
     """Exit code of `work`; without a name, a failure is not told."""
     try:
         code = work()
+        if code == _INTERRUPTED:  # typer makes that of Ctrl-C, without a word
+            return _fail(name, "interrupted", _INTERRUPTED)
         return code if isinstance(code, int) else 0
     except FastEomtError as error:
         return _fail(name, str(error), error.exit_code)
@@ -55,7 +65,19 @@ def _attempt(name: str | None, work: Callable[[], object]) -> int:
         remedy = ": free some space" if error.errno in _NO_SPACE else ": check the path" if code == 2 else ""
         return _fail(name, what + remedy, code)
     except KeyboardInterrupt:
-        return _fail(name, "interrupted", 130)
+        return _fail(name, "interrupted", _INTERRUPTED)
+    except Exception as error:
+        if not _is_want_of_memory(error):
+            raise
+        detail = one_line(error)
+        told = "not enough memory" + (f" ({detail[:200]})" if detail != type(error).__name__ else "")
+        return _fail(name, f"{told}: free some, or use smaller pictures, a smaller model or fewer workers", 3)
+
+
+def _is_want_of_memory(error: Exception) -> bool:
+    """MemoryError, and what torch and OpenCV raise in its place, which is told apart by its text alone."""
+    text = str(error).casefold()
+    return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
 
 
 def _flush_output() -> None:

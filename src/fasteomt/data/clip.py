@@ -7,11 +7,13 @@ True masks are made at full resolution: a pixel is head when at least half of it
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
 import cv2
@@ -24,8 +26,8 @@ from fasteomt.data.head_shapes import HeadLook, sample_look
 from fasteomt.data.heads import Layer, Light, Pose, draw_head, sample_light
 from fasteomt.data.photos import load_photo
 from fasteomt.data.scenes import finish
-from fasteomt.errors import InputError
-from fasteomt.files import check_target, temporary_beside
+from fasteomt.errors import InputError, brief
+from fasteomt.files import check_target, put_in_place
 from fasteomt.video.write import VideoWriter
 
 Pair = tuple[float, float]
@@ -189,8 +191,8 @@ def write_clip(
         The path of the masks.
 
     Raises:
-        InputError: bad sizes or counts, or an output exists (without `overwrite`), is no file or can't be
-            written.
+        InputError: bad sizes or counts, or an output exists (without `overwrite`), is no file, can't be
+            written or is the other one too.
         UnsupportedError: an encoder or the package of the photos is missing.
     """
     path = Path(path)
@@ -198,27 +200,46 @@ def write_clip(
         raise InputError(f"{path}: a clip is an .mp4 file: choose a name that ends so")
     masks_path = Path(masks_path) if masks_path is not None else path.with_suffix(".masks.mkv")
     _check_figures(width, height, frames, fps, bitrate, seed)
-    targets = [check_target(target, overwrite=overwrite) for target in (path, masks_path)]
+    targets = _check_targets(path, masks_path, overwrite)
     story = tell(seed)
     rng = np.random.default_rng([seed, CLIP_STREAM, 1])
     open_writer = functools.partial(VideoWriter, width=width, height=height, fps=fps, overwrite=overwrite)
-    try:
-        with (
-            open_writer(masks_path, codec="ffv1") as masks,
-            open_writer(path, codec="h264", bitrate=bitrate) as video,
-        ):
-            for index in range(frames):
-                image, mask = draw_frame(story, index / max(1, frames - 1), width, height)
-                video.write(finish(rng, image, 0.012), index / fps)
-                masks.write(mask, index / fps)
-                if progress is not None:
-                    progress(index + 1, frames)
-    finally:
-        # A writer whose file can't take its name, or that can't finish, leaves it under the temporary one.
-        for target in targets:
-            with contextlib.suppress(OSError):
-                temporary_beside(target).unlink(missing_ok=True)
+    with ExitStack() as unfinished:
+        masks = open_writer(masks_path, codec="ffv1")
+        unfinished.callback(masks.abort)
+        video = open_writer(path, codec="h264", bitrate=bitrate)
+        unfinished.callback(video.abort)
+        for index in range(frames):
+            image, mask = draw_frame(story, index / max(1, frames - 1), width, height)
+            video.write(finish(rng, image, 0.012), index / fps)
+            masks.write(mask, index / fps)
+            if progress is not None:
+                progress(index + 1, frames)
+        video.finish()
+        masks.finish()
+        _put_in_place(video, targets[0], overwrite)
+        try:
+            _put_in_place(masks, targets[1], overwrite)
+        except InputError:
+            if not overwrite:
+                targets[0].unlink()  # the name was free: of two, one alone is of no use
+            raise
     return masks_path
+
+
+def _check_targets(path: Path, masks_path: Path, overwrite: bool) -> tuple[Path, Path]:
+    """The two files that are meant, behind all links."""
+    video, masks = (check_target(target, overwrite=overwrite) for target in (path, masks_path))
+    if video == masks or (video.exists() and masks.exists() and os.path.samefile(video, masks)):
+        raise InputError(f"{path} and {masks_path} are one file: give the masks another name")
+    return video, masks
+
+
+def _put_in_place(writer: VideoWriter, target: Path, overwrite: bool) -> None:
+    try:
+        put_in_place(writer.temporary, target, overwrite=overwrite)
+    except OSError as error:
+        raise InputError(f"{writer.path}: can't be put in place: {error.strerror or error}") from error
 
 
 def _check_figures(width: int, height: int, frames: int, fps: float, bitrate: int, seed: int) -> None:
@@ -229,9 +250,17 @@ def _check_figures(width: int, height: int, frames: int, fps: float, bitrate: in
         ("fps", fps, RATES),
         ("bitrate", bitrate, BITRATES),
     ):
+        _check_number(name, value, Real if name == "fps" else Integral)
         if not low <= value <= high:  # NaN too
             raise InputError(f"clip: {name} {value}: must be {low} to {high}")
     if width % 2 or height % 2:
         raise InputError(f"clip {width}x{height}: both sides must be even")
+    _check_number("seed", seed, Integral)
     if seed < 0:
         raise InputError(f"clip: seed {seed}: must be 0 or more")
+
+
+def _check_number(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        whole = "" if kind is Real else "whole "
+        raise InputError(f"clip: {name} {brief(value)}: must be a {whole}number")

@@ -72,14 +72,14 @@ def load_photo(name: str) -> np.ndarray:
     package, inner, (x0, y0, x1, y1) = FILES[name]
     spec = importlib.util.find_spec(package)  # the package itself isn't needed, and sklearn is slow to import
     if spec is None or not spec.submodule_search_locations:
-        raise UnsupportedError(f"package '{package}' is not installed: run  pip install 'fasteomt[data]'")
+        raise UnsupportedError(f"package '{package}' is not installed: run pip install 'fasteomt[data]'")
     path = Path(spec.submodule_search_locations[0]) / inner
     try:
         with Image.open(path) as picture:
             rgb = np.asarray(picture.convert("RGB"))
     except OSError:
         raise UnsupportedError(
-            f"{path}: photo missing: reinstall with  pip install 'fasteomt[data]'"
+            f"{path}: photo missing: reinstall with pip install 'fasteomt[data]'"
         ) from None
     height, width = rgb.shape[:2]
     part = rgb[round(y0 * height) : round(y1 * height), round(x0 * width) : round(x1 * width)]

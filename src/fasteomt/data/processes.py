@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -64,6 +65,15 @@ def _prepare() -> None:
     cv2.setNumThreads(1)
     # Ctrl-C reaches all processes: these just end, and the parent says what there is to say.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A parent that is killed can't end them.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work_on(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:

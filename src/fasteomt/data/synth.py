@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fasteomt.files import atomic_folder
 VERSION = 2
 ANNOTATIONS = "_annotations.coco.json"
 PROVENANCE = "dataset.json"
+GENERATOR = "fasteomt data synth"
 MAX_IMAGES = 1_000_000  # of a split; what is known of each is kept until its file is written
 Progress = Callable[[int, int], None]
 
@@ -77,7 +79,7 @@ def write_dataset(
                     progress(done, train + valid)
             (folder / split / ANNOTATIONS).write_text(json.dumps(_coco(split, records)))
         facts = {
-            "generator": "fasteomt data synth",
+            "generator": GENERATOR,
             "version": VERSION,
             "seed": seed,
             "size": list(size),
@@ -93,11 +95,32 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
         return
     if not out.is_dir():
         raise InputError(f"{out}: exists and is not a folder: choose another name")
-    inside = {path.name for path in out.iterdir()}
-    if inside - {"train", "valid", PROVENANCE} or (inside and PROVENANCE not in inside):
-        raise InputError(f"{out}: holds files that are not a generated data set: choose another folder")
-    if inside and not overwrite:
+    if not any(out.iterdir()):
+        return
+    stranger = _stranger(out)
+    if stranger is not None:
+        raise InputError(f"{out}: not a generated data set ({stranger.name}): choose another folder")
+    if not overwrite:
         raise InputError(f"{out}: not empty: choose another folder or pass --overwrite")
+
+
+def _stranger(out: Path) -> Path | None:
+    """Something in a folder that `write_dataset` did not put there, or None."""
+    provenance = out / PROVENANCE
+    try:
+        generator = json.loads(provenance.read_bytes()).get("generator")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        generator = None
+    if generator != GENERATOR:
+        return provenance
+    for path in (*out.iterdir(), *out.glob("*/*")):
+        place = path.relative_to(out).parts
+        if place in ((PROVENANCE,), ("train",), ("valid",)) and not path.is_symlink():
+            continue
+        made = place[-1] == ANNOTATIONS or re.fullmatch(rf"{place[0]}_\d{{5,}}\.jpg", place[-1])
+        if len(place) != 2 or not made or not path.is_file():
+            return path
+    return None
 
 
 def _write_one(folder: Path, seed: int, split: Split, size: tuple[int, int], index: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def resolve_device(name: str | torch.device) -> torch.device:
     index = device.index or 0
     if index >= count:
         found = f"only {count} CUDA device(s) found" if count else "no CUDA device found"
-        raise InputError(f"device '{name}': {found}: use --device cpu, or see  fasteomt doctor")
+        raise InputError(f"device '{name}': {found}: use --device cpu, or see fasteomt doctor")
     return torch.device("cuda", index)
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from fasteomt.errors import InputError
-from fasteomt.files import check_target, find_replaced, made_folder, remove, write_json
+from fasteomt.files import (
+    check_target,
+    find_replaced,
+    is_temporary,
+    made_folder,
+    remove,
+    taken,
+    write_json,
+)
 from fasteomt.video.sink import AreasSink, MaskPngSink, MaskSink, OverlayPngSink, OverlaySink, Sink
 from fasteomt.video.source import Source
 from fasteomt.video.write import require_encoder
@@ -48,21 +57,26 @@ class OutputFolder:
     ) -> None:
         self.path = Path(out_dir) / name
         self._targets = {one: self.path / file for one, file in _file_names(kind, save).items()}
+        self._overwrite = False
 
     def check(self, sources: Iterable[Path], *, overwrite: bool) -> None:
         """Check that the result can be written, and that nothing is lost by it but an earlier result.
 
         Args:
-            sources: all files that are read while this result, or another of the same run, is written.
+            sources: all files that are read while this result, or another of the same run, is written; the
+                model's too.
 
         Raises:
             InputError: there is something already and `overwrite` is False, no folder can be made, or a
                 source, or a folder or link that no earlier run made, would be replaced.
         """
-        if not overwrite and self.path.is_dir() and any(self.path.iterdir()):
+        self._overwrite = overwrite
+        if not overwrite and self._inside():
             raise InputError(f"{self.path} is not empty: choose another --out or pass --overwrite")
         summaries = [self.path / _SUMMARY, self.path / _PARTIAL_SUMMARY]
         for summary in summaries:
+            if summary.is_symlink():
+                raise InputError(f"{summary} is a link: choose another --out, or move it away")
             check_target(summary, overwrite=True)
         listed = self._listed(_SUMMARY) | self._listed(_PARTIAL_SUMMARY)
         targets = [path for target in self._targets.values() for path in (target, _partial(target))]
@@ -75,7 +89,7 @@ class OutputFolder:
         found = find_replaced(sources, [*targets, *summaries, *(self.path / name for name in listed)])
         if found is not None:
             raise InputError(
-                f"{found[0]} is a source, and {found[1]} would be replaced: choose another --out"
+                f"{found[0]} is a source or the model, and {found[1]} would be replaced: choose another --out"
             )
 
     def open_sinks(self, source: Source, class_ids: Sequence[int]) -> dict[str, Sink]:
@@ -95,25 +109,52 @@ class OutputFolder:
                 raise
         return sinks
 
-    def commit(self, sinks: Iterable[Sink], *, complete: bool) -> list[str]:
+    def claim(self) -> None:
+        """Make the folder this result's: of two runs without overwrite, one gets it.
+
+        Raises:
+            InputError: another result, or something else, came into the folder since `check`.
+        """
+        if self._overwrite:
+            return
+        inside = self._inside()
+        if inside:
+            raise taken(inside[0])
+        try:
+            (self.path / _SUMMARY).touch(exist_ok=False)
+        except FileExistsError:
+            raise taken(self.path / _SUMMARY) from None
+        except OSError:
+            pass  # as on a full disk, where outputs can still be renamed
+
+    def release(self) -> None:
+        """Take an empty summary away, which `claim` made and `write_summary` could not fill."""
+        summary = self.path / _SUMMARY
+        with contextlib.suppress(OSError):
+            if not self._overwrite and summary.stat().st_size == 0:
+                summary.unlink()
+
+    def has_summary(self) -> bool:
+        """Whether a summary is there, of this result or an earlier one."""
+        return any((self.path / name).exists() for name in (_SUMMARY, _PARTIAL_SUMMARY))
+
+    def commit(self, sinks: Mapping[str, Sink], names: dict[str, str], *, complete: bool) -> None:
         """Give the outputs their names, and remove an earlier result's files that have no successor.
 
         A complete result replaces what was there; a partial one replaces a partial one only.
 
-        Returns:
-            The files' names within the folder.
+        Args:
+            names: filled with the files' names within the folder, each when it is there.
         """
-        names = []
-        for sink in sinks:
+        for name, sink in sinks.items():
             target = sink.target if complete else _partial(sink.target)
             sink.commit(target)
-            names.append(target.name)
+            names[name] = target.name
         obsolete = self._listed(_PARTIAL_SUMMARY) | (
             self._listed(_SUMMARY) if complete or not self._has_complete() else set()
         )
-        for name in obsolete - set(names):
+        for name in obsolete - set(names.values()):
             remove(self.path / name)
-        return names
 
     def write_summary(self, content: dict[str, Any], *, complete: bool) -> Path:
         """Write summary.json, or summary.partial.json beside an earlier complete result's."""
@@ -123,6 +164,12 @@ class OutputFolder:
         if not beside:
             (self.path / _PARTIAL_SUMMARY).unlink(missing_ok=True)
         return target
+
+    def _inside(self) -> list[Path]:
+        """What is in the folder, without what a run that is gone, or goes on, has under temporary names."""
+        if not self.path.is_dir():
+            return []
+        return sorted(path for path in self.path.iterdir() if not is_temporary(path))
 
     def _summary(self, name: str) -> dict[str, Any]:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from fasteomt.predictor import Predictor
 
 DEFAULT_SAVE = ("masks", "overlay", "areas")
+_LONGEST_NAME = 255  # bytes, of a file on all usual systems
 
 
 def check_inputs(
@@ -29,8 +32,11 @@ def check_inputs(
     save: Sequence[str] = DEFAULT_SAVE,
     overwrite: bool = False,
     selection: Selection | None = None,
+    model: str | None = None,
 ) -> list[Input]:
     """Everything that can be found wrong before a model is loaded; writes nothing.
+
+    `model` is what will be loaded: a file of it is not replaced either.
 
     Returns:
         The inputs, each for one `run_video`.
@@ -41,9 +47,10 @@ def check_inputs(
     """
     inputs = find_inputs(spec)
     check_save(save, for_video=any(one.kind == "video" for one in inputs))
-    sources = [path for one in inputs for path in one.paths]
+    sources = [path for one in inputs for path in one.paths] + _model_files(model)
     for one in inputs:
         OutputFolder(out_dir, one.name, one.kind, save).check(sources, overwrite=overwrite)
+        _check_names(one, save, selection or Selection())
     for one in inputs:
         open_input(one, selection or Selection()).close()
     return inputs
@@ -85,10 +92,31 @@ def run_video(
     one = source_spec if isinstance(source_spec, Input) else _only(find_inputs(source_spec))
     check_save(save, for_video=one.kind == "video")
     folder = OutputFolder(out_dir, one.name, one.kind, save)
-    folder.check(one.paths, overwrite=overwrite)
+    folder.check([*one.paths, *_model_files(predictor.source)], overwrite=overwrite)
+    _check_names(one, save, selection)
     with open_input(one, selection) as source:
         sinks = folder.open_sinks(source, predictor.spec.class_ids)
         return _Run(predictor, source, folder, sinks, selection, progress).run()
+
+
+def _model_files(model: str | None) -> list[Path]:
+    """The file that a model's name or description stands for, if it is one."""
+    return [Path(model)] if model and os.path.isfile(model) else []
+
+
+def _check_names(one: Input, save: Sequence[str], selection: Selection) -> None:
+    """Raise InputError for an image whose PNG file would have too long a name."""
+    if one.kind != "images" or not set(save) - {"areas"}:
+        return
+    from fasteomt.video.images import output_names
+
+    for name in output_names(one.paths[:: selection.stride]):
+        file = f"{name}.png"
+        if len(os.fsencode(file)) > _LONGEST_NAME:
+            raise InputError(
+                f"{one.location}: the output {file[:40]}... of an image would have a name of more than "
+                f"{_LONGEST_NAME} bytes: rename the image"
+            )
 
 
 class _Run:
@@ -108,6 +136,7 @@ class _Run:
         self._first_pts: float | None = None
         self._last_pts: float | None = None
         self._cut_short = False
+        self._unfinished = False
         self._begin = time.monotonic()
         self._summary = Summary(
             source=source.location,
@@ -119,7 +148,7 @@ class _Run:
             classes=predictor.spec.names,
             width=source.width,
             height=source.height,
-            source_fps=None if source.fps is None else float(source.fps),
+            frame_rate=None if source.fps is None else float(source.fps),
             versions=versions(),
             **asdict(selection),
         )
@@ -129,12 +158,13 @@ class _Run:
             failure: BaseException | None = None
             try:
                 self._frames(stop)
+                stop.finishing = True
             except BaseException as error:
+                stop.finishing = True
                 failure = error
             failure = self._finish(failure, stop)
         summary = self._summary
-        kept = f"{summary.frames_out} frames kept" if summary.outputs else "nothing could be kept"
-        told = f"{summary.source}: {summary.reason}: {kept} in {summary.folder}"
+        told = f"{summary.source}: {summary.reason}: {self._kept()}{_remedy(failure)}"
         if self._cut_short or isinstance(failure, KeyboardInterrupt):
             raise _with(InterruptedRun(told), summary) from failure
         if failure is not None and not isinstance(failure, Exception):
@@ -197,30 +227,58 @@ class _Run:
                 sink.finish()
             except Exception as error:
                 failure = failure or error
+                self._unfinished = True
                 if not sink.readable():
                     sink.discard()
                     del self._sinks[name]
         summary.decoded, summary.skipped = source.decoded, source.skipped
         summary.problems, summary.notes = list(source.problems), list(source.notes)
-        summary.duration = self._covered()
+        covered = self._covered()
+        summary.duration = None if covered is None else round(covered, 6)
         summary.seconds = round(time.monotonic() - self._begin, 3)
         summary.fps = round(summary.frames_out / max(summary.seconds, 1e-3), 3)
         reason = _reason(failure, stop.name if self._cut_short else None, summary.problems)
         # Messages name the source themselves.
         summary.reason = None if reason is None else reason.removeprefix(f"{summary.source}: ")
         summary.complete = summary.reason is None
+        if summary.frames_out == 0:
+            self._discard()
+            self._sinks.clear()
+        return self._put_in_place(failure)
+
+    def _put_in_place(self, failure: BaseException | None) -> BaseException | None:
+        summary, folder = self._summary, self._folder
+        if not self._sinks and folder.has_summary():
+            return failure  # an earlier result, even a part of one, is more than nothing
+        if self._sinks:
+            try:
+                folder.claim()
+            except InputError:
+                self._discard()
+                raise
         try:
-            if summary.frames_out == 0:
-                for sink in self._sinks.values():
-                    sink.discard()
-                self._sinks.clear()
-            names = self._folder.commit(self._sinks.values(), complete=summary.complete)
-            summary.outputs = dict(zip(self._sinks, names, strict=True))
-            self._folder.write_summary(asdict(summary), complete=summary.complete)
+            folder.commit(self._sinks, summary.outputs, complete=summary.complete)
+            folder.write_summary(asdict(summary), complete=summary.complete)
         except (OSError, FastEomtError) as error:
+            self._discard()
+            folder.release()
             summary.complete, summary.reason = False, summary.reason or _text(error)
             return failure or error
         return failure
+
+    def _discard(self) -> None:
+        """Remove the outputs that have no name yet."""
+        for sink in self._sinks.values():
+            sink.discard()
+
+    def _kept(self) -> str:
+        summary = self._summary
+        if not summary.outputs:
+            return f"nothing could be kept in {summary.folder}"
+        # What was on its way to a full disk when it failed is not in the files, though it was counted.
+        most = "at most " if self._unfinished else ""
+        without = "" if self._folder.has_summary() else ", without a summary"
+        return f"{most}{summary.frames_out} frames kept in {summary.folder}{without}"
 
 
 class _FrameError(FastEomtError):
@@ -240,6 +298,14 @@ def _reason(failure: BaseException | None, signal_name: str | None, problems: li
     if failure is not None:
         return _text(failure)
     return "; ".join(problems) or None
+
+
+def _remedy(failure: BaseException | None) -> str:
+    while failure is not None:
+        if getattr(failure, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return ": free some space and run it again"
+        failure = failure.__cause__ or failure.__context__
+    return ""
 
 
 def _text(error: BaseException) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -114,8 +116,6 @@ class _PngFolder(Sink):
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        if self.temporary.exists():
-            shutil.rmtree(self.temporary)
         self.temporary.mkdir()
 
     def _save(self, frame: Frame, pixels: np.ndarray) -> None:
@@ -182,10 +182,18 @@ class AreasSink(Sink):
         self._file.close()
 
     def readable(self) -> bool:
-        return True
+        # A full disk may have cut the last row, and there may be none before it.
+        try:
+            content = self.temporary.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            os.truncate(self.temporary, whole)
+        except OSError:
+            return False
+        return content[:whole].count(b"\n") > 1
 
     def discard(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what can't be written any more is not wanted either
+            self._file.close()
         super().discard()
 
 

@@ -27,7 +27,8 @@ class Summary:
     """What became of one input; the content of summary.json.
 
     `frames_in` went into the model, `frames_out` are in the outputs; `decoded` and `skipped` count what the
-    source held. `duration` is the video time covered and `seconds` the wall time, both in seconds;
+    source held. `frame_rate` is the outputs', frames a second (the source's over the stride). `duration` is
+    the video time covered and `seconds` the wall time, both in seconds;
     `fps` is frames_out / seconds. `complete` is False if anything is missing, and `reason` says what.
     `outputs` maps what was saved to file names in `folder`. `problems` are losses, `notes` repairs.
     """
@@ -41,7 +42,7 @@ class Summary:
     classes: dict[int, str]
     width: int
     height: int
-    source_fps: float | None
+    frame_rate: float | None
     start: float | None = None
     end: float | None = None
     stride: int = 1
