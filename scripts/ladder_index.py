@@ -5,10 +5,10 @@ A row is compared with its round's parent where its baseline is a stack that the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fasteomt.bench.ladder import ladders, rounds
 from fasteomt.bench.results import RoundResults, Row, Run, load, problems
 from fasteomt.errors import InputError
 
@@ -24,17 +24,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def ladders(root: Path) -> list[Path]:
-    """The folders that hold rounds."""
-    return sorted({path.parent for path in root.glob("*/round[0-9]*") if path.is_dir()})
-
-
-def rounds(ladder: Path) -> list[Path]:
-    """The folders of a ladder's rounds, in order of their numbers."""
-    found = [path for path in ladder.glob("round[0-9]*") if path.is_dir()]
-    return sorted(found, key=lambda path: (int(re.findall(r"\d+", path.name)[0]), path.name))
 
 
 def read_ladders(root: Path) -> tuple[dict[str, RoundResults], list[str]]:

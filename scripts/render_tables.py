@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fasteomt.bench.ladder import ladders
 from fasteomt.bench.results import RoundResults
 from fasteomt.errors import InputError
 from fasteomt.provenance import source_digest
-from ladder_index import index, ladders, read_ladders, speed, table
+from ladder_index import index, read_ladders, speed, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD = Path("src/fasteomt/assets/heads-vitt16.json")

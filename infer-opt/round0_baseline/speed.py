@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fasteomt.bench.ceilings import measure_ceilings
 from fasteomt.bench.round import finish, options
-from fasteomt.bench.rows import model_rows, video_rows
+from fasteomt.bench.rows import model_rows, profile_rows, video_rows
 from fasteomt.checkpoint import resolve
 from fasteomt.cli.script import exit_code
 from fasteomt.data.clip import write_clip
@@ -40,14 +40,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             clip = Path(folder) / "clip.mp4"
             write_clip(clip, frames=20 if args.quick else 126)
-            for model in args.model.split(","):
-                checkpoint = resolve(model)
+            for name in args.model.split(","):
+                checkpoint = resolve(name)
+                model = checkpoint.spec.short_name
                 common = {"baseline": BASELINE if on_gpu else None, "seconds": seconds}
                 rows += model_rows(
                     checkpoint, model, device, [*names, "fp32", "bf16"], crops=2, ceilings=ceilings, **common
                 )
                 for mode in ("upstream_script", "upstream_predict"):
                     rows += video_rows(checkpoint, model, device, mode, clip, frames=frames, rounds=1)
+                    rows += profile_rows(checkpoint, model, device, mode, clip)
         finish(
             args.out, round_name=ROUND, title="LightlyTrain and PyTorch's own tools", kind="study",
             parent=None, device=device, rows=rows,

@@ -8,9 +8,19 @@ import pytest
 import torch
 
 from fasteomt.bench import environment
+from fasteomt.bench import rows as rows_module
 from fasteomt.bench.ceilings import Ceilings
+from fasteomt.bench.profile import Profile, SiteTime
 from fasteomt.bench.results import RoundResults, Run, problems
-from fasteomt.bench.rows import looped, model_floor, model_rows, training_rows, units, video_rows
+from fasteomt.bench.rows import (
+    looped,
+    model_floor,
+    model_rows,
+    profile_rows,
+    training_rows,
+    units,
+    video_rows,
+)
 from fasteomt.checkpoint import random_checkpoint
 from fasteomt.errors import InputError
 from fasteomt.model.spec import ModelSpec
@@ -77,6 +87,30 @@ def test_videos_are_looped_and_split_into_stages(clip: Path) -> None:
     fps, prep, model, post, whole = (row.median or 0 for row in rows)
     assert prep + model + post == pytest.approx(whole, rel=0.5)
     assert fps <= 1.5 * 1000 / whole
+    assert complaints(rows) == []
+
+
+def test_profile_without_a_gpu_says_so(clip: Path) -> None:
+    (row,) = profile_rows(SMALL, "small", CPU, "upstream_predict", clip)
+    assert row.median is None
+    assert "CUDA" in (row.note or "")
+    assert complaints([row]) == []
+
+
+def test_profile_is_told_by_kind_of_site(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = [("block.0.fc1", 3.0), ("block.11.fc1", 4.0), ("head.class", 1.0)]
+    account = Profile(
+        sites=tuple(SiteTime(site, "forward", spent, 2) for site, spent in sites),
+        unattributed_us=2.0, unattributed_kernels=1, kernel_us=10.0, kernels=7, span_us=20.0, busy_share=0.5,
+        host_waits={"cudaStreamSynchronize": 3},
+    )  # fmt: skip
+    monkeypatch.setattr(rows_module, "profile_sites", lambda *_: account)
+    rows = profile_rows(SMALL, "small", CPU, "upstream_script", clip)
+    assert {row.phase: row.median for row in rows} == {
+        None: 10.0, "block.*.fc1": 7.0, "head.class": 1.0, "outside any site": 2.0
+    }  # fmt: skip
+    assert rows[0].note == "7 kernels, GPU busy 50%, host waits: 3 cudaStreamSynchronize"
+    assert rows[1].note == "4 kernels"
     assert complaints(rows) == []
 
 

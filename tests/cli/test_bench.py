@@ -31,8 +31,15 @@ def test_rows_on_screen_and_in_the_file(model: str, tmp_path: Path, capsys) -> N
 
 @pytest.mark.parametrize(
     "options",
-    ["--stack nothing", "--stack fp32 --stack fp32", "--video nowhere.mp4", "--model x", "--json /"],
+    [
+        "ladder nowhere",
+        "--stack nothing",
+        "--stack fp32 --stack fp32",
+        "--video nowhere.mp4",
+        "--model x",
+        "--json /",
+    ],
 )
 def test_refused_in_one_line(options: str, capsys) -> None:
-    assert main(["bench", "--device", "cpu", *options.split()]) == 2
+    assert main(["bench", *options.split(), "--device", "cpu"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -28,9 +28,11 @@ def main() -> int:
     def work() -> None:
         device = resolve_device(args.device)
         rows = []
-        for model in args.model.split(","):
+        for name in args.model.split(","):
+            checkpoint = resolve(name)
+            model = checkpoint.spec.short_name
             rows += training_rows(
-                resolve(model), model, device, list(TRAININGS),
+                checkpoint, model, device, list(TRAININGS),
                 batch=args.batch_size or BATCH.get(model, 14), baseline="R0_fp32",
                 seconds=0.2 if args.quick else 5.0,
             )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ from fasteomt.bench.ceilings import Ceilings
 from fasteomt.bench.costs import site_costs
 from fasteomt.bench.floors import floor_table
 from fasteomt.bench.metrics import METRICS, PEERS
+from fasteomt.bench.profile import module_sites, profile_sites
 from fasteomt.bench.results import Measured
 from fasteomt.bench.timer import Candidate, Timing, measure, rotations
 from fasteomt.checkpoint import Checkpoint
@@ -28,13 +30,14 @@ from fasteomt.model.spec import ModelSpec
 from fasteomt.peers.model import load_peer
 from fasteomt.peers.training import load_training, photo_like
 from fasteomt.peers.upstream import open_model
-from fasteomt.peers.upstream_video import STAGES, segment_timed
+from fasteomt.peers.upstream_video import MODES, STAGES, segment_timed
 from fasteomt.plan import Plan, plan_by_op
 from fasteomt.stacks import get_stack
 
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
+BLOCK_NUMBER = re.compile(r"block\.\d+")
 
 
 class PeakMemory:
@@ -238,6 +241,44 @@ def video_rows(
     whole = [median(map(sum, zip(*(one[stage] for stage in STAGES), strict=True))) for one in spans]
     rows.append(_spread(common | {"metric": "frame_ms"}, whole))
     return rows
+
+
+def profile_rows(
+    checkpoint: Checkpoint, model: str, device: torch.device, mode: str, video: Path
+) -> list[Measured]:
+    """`kernel_us` of one frame on LightlyTrain's way through a video, by kind of site, and as a whole.
+
+    The whole's note tells the kernels, how busy the GPU is and how often the host waits for it.
+    """
+    common: dict[str, Any] = {
+        "model": model, "stack": mode, "plan": None, "metric": "kernel_us", "crops": None, "frames": 1,
+        "batch": 1, "streams": 1, "by": "native",
+    }  # fmt: skip
+    opened, bgr = open_model(checkpoint, device), next(looped(video))
+    try:
+        profile = profile_sites(
+            lambda: MODES[mode].segment(opened, device, bgr, lambda: None),
+            module_sites(checkpoint.spec, opened), opened, device,
+        )  # fmt: skip
+    except UnsupportedError as error:
+        return [Measured(**common, note=str(error))]
+    kinds: dict[str, tuple[float, int]] = {}
+    for site in profile.sites:
+        kind = BLOCK_NUMBER.sub("block.*", site.site)
+        spent, kernels = kinds.get(kind, (0.0, 0))
+        kinds[kind] = spent + site.kernel_us, kernels + site.kernels
+    kinds["outside any site"] = profile.unattributed_us, profile.unattributed_kernels
+    waits = ", ".join(f"{count} {name}" for name, count in profile.host_waits.items()) or "none"
+    note = f"{profile.kernels} kernels, GPU busy {profile.busy_share:.0%}, host waits: {waits}"
+    rows = [_once(common | {"note": note}, profile.kernel_us)]
+    for kind, (spent, kernels) in kinds.items():
+        if spent > 0:
+            rows.append(_once(common | {"phase": kind, "note": f"{kernels} kernels"}, spent))
+    return rows
+
+
+def _once(fields: dict[str, Any], value: float) -> Measured:
+    return Measured(**fields, median=value, min=value, max=value, n=1)
 
 
 def _spread(fields: dict[str, Any], values: Sequence[float]) -> Measured:

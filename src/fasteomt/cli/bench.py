@@ -9,8 +9,12 @@ import typer
 
 from fasteomt.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, OverwriteOption, named_path
 
+app = typer.Typer(help="How fast stacks run a model on this machine.", invoke_without_command=True)
 
+
+@app.callback()
 def bench(
+    context: typer.Context,
     model: ModelOption = DEFAULT_MODEL,
     video: Annotated[
         Path | None,
@@ -38,6 +42,8 @@ def bench(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Time the model segment: crops of one frame (1900x1440 without a video) in, mask logits out."""
+    if context.invoked_subcommand is not None:
+        return
     from fasteomt.bench.ceilings import measure_ceilings
     from fasteomt.bench.environment import current
     from fasteomt.bench.results import PEERS, Run
@@ -70,7 +76,7 @@ def bench(
             height, width = source.height, source.width
     crops = len(Tiling.of(height, width, checkpoint.spec.crop_size).starts)
     rows = model_rows(
-        checkpoint, checkpoint.spec.name, where, names, crops=crops, seconds=seconds,
+        checkpoint, checkpoint.spec.short_name, where, names, crops=crops, seconds=seconds,
         baseline=peers[0] if peers else names[0],
         ceilings=measure_ceilings(where, seconds=0.2) if on_gpu else None,
     )  # fmt: skip
@@ -78,3 +84,20 @@ def bench(
     show(run)
     if json_path is not None:
         write_json(json_path, run.model_dump(mode="json"), overwrite=overwrite)
+
+
+@app.command()
+def ladder(
+    root: Annotated[Path, typer.Argument(parser=named_path, help="Root of a checkout.")] = Path("."),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short timings into results.local.json: to see that all run.")
+    ] = False,
+    model: Annotated[str | None, typer.Option("--model", help="Models for every round, with commas.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run every round of both ladders on this machine and write their results."""
+    from fasteomt.bench.ladder import run_rounds
+
+    options = ["--device", device, *(["--model", model] if model else [])]
+    for path in run_rounds(root, options, quick=quick, starting=lambda folder: print(folder, flush=True)):
+        print(path)

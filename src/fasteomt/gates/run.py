@@ -107,7 +107,7 @@ def run_gates(
     frames, first = _watch(footage, reference, compared, worst, progress)
 
     subject = Subject(
-        model=checkpoint.spec.name,
+        model=checkpoint.spec.short_name,
         stack=stack.name,
         plan=plan.hash,
         checkpoint=checkpoint.sha256,

@@ -206,6 +206,11 @@ class ModelSpec:
         return 1 + self.num_register_tokens
 
     @property
+    def short_name(self) -> str:
+        """The architecture as records of results and gates name it: 'vitl16' of 'dinov3/vitl16-eomt'."""
+        return self.name.removeprefix("dinov3/").removesuffix("-eomt")
+
+    @property
     def names(self) -> dict[int, str]:
         return dict(zip(self.class_ids, self.class_names, strict=True))
 
