@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from fasteomt.bench.graph import capture
+from fasteomt.engine.graph import capture
 
 pytestmark = pytest.mark.gpu
 

@@ -121,3 +121,9 @@ class RedPredictor:
         areas = {class_id: int((mask == class_id).sum()) for class_id in self.spec.class_ids}
         confidence = {class_id: 0.75 for class_id, area in areas.items() if area}
         return Result(mask, self.spec.names, areas, confidence, pts)
+
+
+def read_overlay(path: Path) -> list[tuple[float, np.ndarray]]:
+    """Times in seconds and (H, W, 3) frames of an overlay."""
+    with av.open(str(path)) as container:
+        return [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]

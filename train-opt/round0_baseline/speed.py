@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 
-from fasteomt.bench.round import finish, options
 from fasteomt.bench.rows import training_rows
 from fasteomt.checkpoint import resolve
+from fasteomt.cli.round import finish, options
 from fasteomt.cli.script import exit_code
 from fasteomt.engine import resolve_device
 from fasteomt.peers.training import TRAININGS

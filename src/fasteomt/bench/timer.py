@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from fasteomt.bench import telemetry
-from fasteomt.bench.graph import capture
 from fasteomt.bench.lock import gpu_lock
 from fasteomt.bench.telemetry import Sample, Telemetry
 from fasteomt.engine import resolve_device
+from fasteomt.engine.graph import capture
 from fasteomt.errors import InputError, UnsupportedError, brief
 
 MODES = ("graph", "calls", "sync")

@@ -47,9 +47,9 @@ def bench(
     from fasteomt.bench.ceilings import measure_ceilings
     from fasteomt.bench.environment import current
     from fasteomt.bench.results import PEERS, Run
-    from fasteomt.bench.round import show
     from fasteomt.bench.rows import model_rows
     from fasteomt.checkpoint import resolve
+    from fasteomt.cli.round import show
     from fasteomt.engine import resolve_device
     from fasteomt.errors import InputError
     from fasteomt.files import check_target, write_json

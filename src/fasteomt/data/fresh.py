@@ -85,4 +85,4 @@ class FreshHeads:
         except BaseException as error:
             self._failure = error
         finally:
-            self._made.close()  # type: ignore[attr-defined]  # it is a generator: this ends its processes
+            self._made.close()  # ends its processes

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
@@ -25,7 +25,9 @@ MOST_PER_CORE = 4
 _AHEAD = 4
 
 
-def map_in_processes(work: Callable[[Item], Made], items: Sequence[Item], workers: int) -> Iterator[Made]:
+def map_in_processes(
+    work: Callable[[Item], Made], items: Sequence[Item], workers: int
+) -> Generator[Made, None, None]:
     """What `work` makes of each item, in order; with fewer than two workers in this process.
 
     `work`, items and what is made of them are pickled. Only a few items and results for each process are in

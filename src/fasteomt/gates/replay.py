@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fasteomt.engine.graph import capture
 from fasteomt.errors import InputError
 
 Outputs = Sequence[Tensor]
@@ -73,24 +74,15 @@ def captured(function: Callable[[Tensor], Outputs], example: Tensor) -> Callable
     The graph reads and writes the same memory at each replay: use a result before the next call.
 
     Raises:
-        RuntimeError: from torch, for a function that can't be captured.
+        UnsupportedError: it can't be captured.
     """
     static = example.clone()
-    # Warm-up and capture on a side stream, as torch's notes on CUDA graphs ask for.
-    stream = torch.cuda.Stream(example.device)
-    stream.wait_stream(torch.cuda.current_stream(example.device))
-    with torch.cuda.device(example.device), torch.cuda.stream(stream):
-        for _ in range(3):
-            function(static)
-    torch.cuda.current_stream(example.device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(example.device), torch.cuda.graph(graph):
-        outputs = function(static)
+    with torch.cuda.device(example.device):
+        graph = capture(lambda: function(static))
 
     def replay(one: Tensor) -> Outputs:
         static.copy_(one)
-        graph.replay()
-        return outputs
+        return graph.replay()
 
     return replay
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fasteomt.capabilities import hardware_name
 from fasteomt.checkpoint import Checkpoint
 from fasteomt.engine.engine import MAX_CROPS_PER_BATCH
-from fasteomt.errors import InputError, one_line
+from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.gates.clip import ClipStatistics
 from fasteomt.gates.footage import Footage
 from fasteomt.gates.limits import Limits, Tier, load_limits
@@ -169,9 +169,7 @@ def replay_verdict(subject: Subject, tier: Tier, predictor: Predictor, example: 
     inputs = different_inputs(example[:MAX_CROPS_PER_BATCH])
     try:
         replay = captured(predictor.engine.logits, inputs[0])
-    except RuntimeError as error:
-        return Verdict(
-            "G", subject, not_run=f"stack {subject.stack} can't be captured: {one_line(error)[:200]}"
-        )
+    except UnsupportedError as error:
+        return Verdict("G", subject, not_run=f"stack {subject.stack} {error}")
     found = check_replay(predictor.engine.logits, replay, inputs)
     return Verdict("G", subject, found.values(), tier.of("G", truth=False))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fasteomt.checkpoint import Checkpoint
+from fasteomt.engine.graph import capture
 from fasteomt.errors import InputError, UnsupportedError, brief
 from fasteomt.model.spec import ModelSpec
 from fasteomt.peers.compiled import max_autotune, reduce_overhead
@@ -99,33 +100,14 @@ def eager_bf16(network: Network, crops: Tensor) -> Call:
 def graph_bf16(network: Network, crops: Tensor) -> Call:
     """One CUDA graph of the eager call, fed by a copy."""
     static = crops.clone()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_CALLS):
-            network(static)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs: tuple[Tensor, Tensor] = network(static)
-
-    return _Replay(network, graph, static, outputs)
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """A recorded call. It holds the network, since the graph reads the weights at their addresses."""
-
-    network: Network
-    graph: torch.cuda.CUDAGraph
-    inputs: Tensor
-    outputs: tuple[Tensor, Tensor]
+    graph = capture(lambda: network(static), WARM_UP_CALLS)
 
     @torch.inference_mode()
-    def __call__(self, crops: Tensor) -> tuple[Tensor, Tensor]:
-        self.inputs.copy_(crops)
-        self.graph.replay()
-        return self.outputs
+    def call(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        static.copy_(inputs)
+        return graph.replay()
+
+    return call
 
 
 def _guarded(name: str, run: Call, crops: Tensor) -> Call:

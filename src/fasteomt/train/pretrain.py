@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fasteomt.data.fresh import FreshHeads
+from fasteomt.engine.graph import capture
 from fasteomt.errors import InputError
 from fasteomt.model.reference import Eomt, rope_at
 from fasteomt.model.spec import ModelSpec
@@ -150,28 +151,12 @@ class Step:
         self.model, self.forward, self.optimizer, self.data = model, forward, optimizer, data
         self.batch, self.share = batch, share
         self.side = int(model.eomt.spec.crop_size * share)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if data.images.is_cuda:
-            self._capture()
+        # torch moves the random generator on at each replay, so the draws inside stay fresh.
+        self._step = capture(self._run).replay if data.images.is_cuda else self._run
 
     def __call__(self) -> Tensor:
         """Returns the loss, a scalar on the device that the next call overwrites."""
-        if self.graph is None:
-            return self._run()
-        self.graph.replay()
-        return self.loss
-
-    def _capture(self) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        # torch moves the random generator on at each replay, so the draws inside stay fresh.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.loss = self._run()
+        return self._step()
 
     def _run(self) -> Tensor:
         spec, device = self.model.eomt.spec, self.data.images.device

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fasteomt.bench.results import Measured, load, problems
-from fasteomt.bench.round import finish, options
+from fasteomt.cli.round import finish, options
 from fasteomt.errors import FastEomtError
 
 CPU = torch.device("cpu")

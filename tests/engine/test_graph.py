@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fasteomt.bench.graph import capture
+from fasteomt.engine.graph import capture
 from fasteomt.errors import InputError, UnsupportedError
 
 
