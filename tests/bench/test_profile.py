@@ -79,6 +79,22 @@ def test_a_site_that_runs_twice_adds_up() -> None:
     assert attribute(events).sites == (SiteTime("a", "forward", 4, 2),)
 
 
+def test_an_optimizers_step_is_a_site_of_its_own() -> None:
+    events = [WHOLE, Event("range", "Optimizer.step#AdamW.step", 10, 20, "main"), *launched(15, 50, 53)]
+    assert attribute(events).sites == (SiteTime("optimizer", "forward", 3, 1),)
+
+
+def test_torch_names_an_optimizers_step_as_expected(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.AdamW([weight])
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+        optimizer.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = events_of(json.loads((tmp_path / "trace.json").read_text()))
+    assert [e.name for e in events if e.kind == "range"] == ["Optimizer.step#AdamW.step"]
+
+
 def test_what_has_no_site_is_reported() -> None:
     events = [
         WHOLE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ import torch
 from fasteomt.bench import environment
 from fasteomt.bench import rows as rows_module
 from fasteomt.bench.ceilings import Ceilings
-from fasteomt.bench.profile import Profile, SiteTime
+from fasteomt.bench.profile import Profile, SiteTime, marked_sites
 from fasteomt.bench.results import RoundResults, Run, problems
 from fasteomt.bench.rows import (
     looped,
     model_floor,
     model_rows,
     profile_rows,
+    training_profile_rows,
     training_rows,
     units,
     video_rows,
@@ -111,6 +113,32 @@ def test_profile_is_told_by_kind_of_site(clip: Path, monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     assert rows[0].note == "7 kernels, GPU busy 50%, host waits: 3 cudaStreamSynchronize"
     assert rows[1].note == "4 kernels"
+    assert complaints(rows) == []
+
+
+def test_a_training_step_is_told_by_kind_of_site_and_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    (absent,) = training_profile_rows(SMALL, "small", CPU, "R0_fp32", batch=2)
+    assert absent.median is None and "CUDA" in (absent.note or "")
+    marked: list[dict[str, str]] = []
+
+    def profiled(call: Any, names: dict[str, str], module: torch.nn.Module, _: torch.device) -> Profile:
+        with marked_sites(module, names):
+            call()
+        marked.append(names)
+        sites = (("block.3.fc1", "forward", 3.0), ("block.4.fc1", "backward", 4.0), ("loss", "forward", 1.0))
+        return Profile(
+            sites=tuple(SiteTime(site, phase, spent, 1) for site, phase, spent in sites),
+            unattributed_us=0.0, unattributed_kernels=0, kernel_us=8.0, kernels=3, span_us=16.0,
+            busy_share=0.5, host_waits={},
+        )  # fmt: skip
+
+    monkeypatch.setattr(rows_module, "profile_sites", profiled)
+    rows = training_profile_rows(SMALL, "small", CPU, "R0_fp32", batch=2)
+    assert {row.phase: row.median for row in rows} == {
+        None: 8.0, "block.*.fc1": 3.0, "block.*.fc1 backward": 4.0, "loss": 1.0
+    }  # fmt: skip
+    assert rows[0].note == "3 kernels, GPU busy 50%, host waits: none"
+    assert {"loss", "block.0.qkv", "block.11.fc2"} <= set(marked[0].values())
     assert complaints(rows) == []
 
 

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fasteomt.bench.rows import training_profile_rows
 from fasteomt.checkpoint import Checkpoint, random_checkpoint
 from fasteomt.compat.lightly import checkpoint_of
 from fasteomt.compat.lightly_training import IGNORE_INDEX, random_backbone, training_batch
@@ -224,3 +225,12 @@ def test_every_training_baseline_steps_on_a_gpu(name: str, checkpoint: Checkpoin
     before = peer.model.class_head.weight.detach().clone()
     assert all(bool(peer.step().isfinite()) for _ in range(3))
     assert before.device == device and not torch.equal(peer.model.class_head.weight, before)
+
+
+@pytest.mark.gpu
+def test_a_training_step_is_profiled_by_site(checkpoint: Checkpoint) -> None:
+    rows = training_profile_rows(checkpoint, "small", torch.device("cuda", 0), "upstream_bf16", batch=2)
+    spent = {row.phase: row.median or 0 for row in rows}
+    for kind in ("block.*.fc1", "block.*.fc1 backward", "loss", "loss backward", "optimizer"):
+        assert spent[kind] > 0
+    assert spent["outside any site"] < 0.5 * spent[None]

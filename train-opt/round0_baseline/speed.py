@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from fasteomt.bench.rows import training_rows
+from fasteomt.bench.rows import training_profile_rows, training_rows
 from fasteomt.checkpoint import resolve
 from fasteomt.cli.round import finish, options
 from fasteomt.cli.script import exit_code
@@ -31,11 +31,13 @@ def main() -> int:
         for name in args.model.split(","):
             checkpoint = resolve(name)
             model = checkpoint.spec.short_name
+            batch = args.batch_size or BATCH.get(model, 14)
             rows += training_rows(
-                checkpoint, model, device, list(TRAININGS),
-                batch=args.batch_size or BATCH.get(model, 14), baseline="R0_fp32",
+                checkpoint, model, device, list(TRAININGS), batch=batch, baseline="R0_fp32",
                 seconds=0.2 if args.quick else 5.0,
             )  # fmt: skip
+            for name in TRAININGS:
+                rows += training_profile_rows(checkpoint, model, device, name, batch=batch)
         finish(
             args.out, round_name=ROUND, title="LightlyTrain's training step", kind="study", parent=None,
             device=device, rows=rows,

@@ -25,6 +25,7 @@ from fasteomt.model.spec import ModelSpec
 from fasteomt.plan import sites
 
 _SITE = "site:"
+_OPTIMIZER = "Optimizer.step#"  # torch's own range around every optimizer's step
 _WHOLE = "fasteomt.profile"
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 _DRIVER_WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")
@@ -231,8 +232,9 @@ def events_of(trace: Mapping[str, Any]) -> list[Event]:
 def attribute(events: Sequence[Event]) -> Profile:
     """Give every kernel to a site; those that can't be given are counted as unattributed.
 
-    A kernel goes to the innermost site range that its launch lies in, on the same thread. If there is none,
-    and the launch lies in a backward op, it goes to the site of the forward op with the same sequence number.
+    A kernel goes to the innermost site range that its launch lies in, on the same thread; an optimizer's
+    step is the site 'optimizer'. If there is none, and the launch lies in a backward op, it goes to the site
+    of the forward op with the same sequence number.
 
     Raises:
         InputError: the events don't hold exactly one profiled call.
@@ -278,7 +280,9 @@ class _Places:
     """Finds the site and the phase that a moment on a host thread belongs to."""
 
     def __init__(self, events: Sequence[Event], forward_thread: str) -> None:
-        self._ranges = _Nesting(e for e in events if e.kind == "range" and e.name.startswith(_SITE))
+        self._ranges = _Nesting(
+            e for e in events if e.kind == "range" and e.name.startswith((_SITE, _OPTIMIZER))
+        )
         ops = [e for e in events if e.kind == "op" and e.sequence is not None]
         self._backward = _Nesting(e for e in ops if e.backward)
         # Sequence numbers are a thread's own; the last op to bear one is the one that autograd recorded.
@@ -288,11 +292,11 @@ class _Places:
     def of(self, call: Event) -> tuple[str, str] | None:
         inside = self._ranges.innermost(call)
         if inside is not None:
-            return inside.name.removeprefix(_SITE), "forward"
+            return _site(inside), "forward"
         backward = self._backward.innermost(call)
         forward = None if backward is None else self._forward.get(backward.sequence)
         inside = None if forward is None else self._ranges.innermost(forward)
-        return None if inside is None else (inside.name.removeprefix(_SITE), "backward")
+        return None if inside is None else (_site(inside), "backward")
 
 
 class _Nesting:
@@ -313,6 +317,10 @@ class _Nesting:
         while span is not None and span.end <= event.start:
             span = self._parent[span]
         return span
+
+
+def _site(span: Event) -> str:
+    return "optimizer" if span.name.startswith(_OPTIMIZER) else span.name.removeprefix(_SITE)
 
 
 def _covered(kernels: Iterable[Event]) -> float:

@@ -20,7 +20,7 @@ from fasteomt.bench.ceilings import Ceilings
 from fasteomt.bench.costs import site_costs
 from fasteomt.bench.floors import floor_table
 from fasteomt.bench.metrics import METRICS, PEERS
-from fasteomt.bench.profile import module_sites, profile_sites
+from fasteomt.bench.profile import Profile, module_sites, profile_sites
 from fasteomt.bench.results import Measured
 from fasteomt.bench.timer import Candidate, Timing, measure, rotations
 from fasteomt.checkpoint import Checkpoint
@@ -262,9 +262,39 @@ def profile_rows(
         )  # fmt: skip
     except UnsupportedError as error:
         return [Measured(**common, note=str(error))]
+    return _by_kind(common, profile)
+
+
+def training_profile_rows(
+    checkpoint: Checkpoint, model: str, device: torch.device, name: str, *, batch: int
+) -> list[Measured]:
+    """`kernel_us` of one step of a training baseline, as `profile_rows`; the loss with its matching and the
+    optimizer are kinds of their own, and backward passes are told apart."""
+    common: dict[str, Any] = {
+        "model": model, "stack": name, "plan": None, "metric": "kernel_us", "crops": None, "frames": None,
+        "batch": batch, "streams": None, "by": "native",
+    }  # fmt: skip
+    try:
+        peer = load_training(name, checkpoint, device, photo_like(checkpoint.spec, batch, seed=0))
+        # Methods among the sites belong to prediction.
+        marks = {
+            f"model.{name}": site
+            for name, site in module_sites(checkpoint.spec, peer.model).items()
+            if name in dict(peer.model.named_modules())
+        }
+        profile = profile_sites(peer.step, marks | {"criterion": "loss"}, peer.module, device)
+    except UnsupportedError as error:
+        return [Measured(**common, note=str(error))]
+    return _by_kind(common, profile)
+
+
+def _by_kind(common: dict[str, Any], profile: Profile) -> list[Measured]:
+    """A row for the whole profile, then one for each kind of site and pass."""
     kinds: dict[str, tuple[float, int]] = {}
     for site in profile.sites:
         kind = BLOCK_NUMBER.sub("block.*", site.site)
+        if site.phase != "forward":
+            kind = f"{kind} {site.phase}"
         spent, kernels = kinds.get(kind, (0.0, 0))
         kinds[kind] = spent + site.kernel_us, kernels + site.kernels
     kinds["outside any site"] = profile.unattributed_us, profile.unattributed_kernels

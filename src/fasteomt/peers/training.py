@@ -63,12 +63,14 @@ class TrainingPeer:
     `step`: one optimizer step on the batch, which was moved to the device once; returns the loss, a scalar on
     the device, without waiting for it. Draws come from torch's global generators.
     `model`: LightlyTrain's model, whose weights the steps change.
+    `module`: its training module, which holds `model` and the loss.
     """
 
     name: str
     step: Callable[[], Tensor]
     images_per_step: int
     model: Any
+    module: Any
 
 
 def load_training(name: str, checkpoint: Checkpoint, device: torch.device, batch: Batch) -> TrainingPeer:
@@ -125,7 +127,7 @@ def load_training(name: str, checkpoint: Checkpoint, device: torch.device, batch
         done += 1
         return loss
 
-    return TrainingPeer(name, step, len(batch.images), training.model.model)
+    return TrainingPeer(name, step, len(batch.images), training.model.model, training.model.module)
 
 
 def photo_like(spec: ModelSpec, count: int, seed: int) -> Batch:
