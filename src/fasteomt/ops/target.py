@@ -1,0 +1,44 @@
+"""What kernels are made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# Shared memory that one program can have, bytes: CUDA C++ Programming Guide, technical specifications per
+# compute capability ("maximum amount of shared memory per thread block").
+_SHARED_MEMORY = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103: 232448, 120: 101376}
+
+
+@dataclass(frozen=True)
+class Target:
+    """`arch`: 'cpu' or an SM architecture such as 'sm_90'; `shared_memory`: bytes a program can have;
+    `processors`: streaming multiprocessors (cores on a CPU don't count)."""
+
+    arch: str
+    shared_memory: int = 0
+    processors: int = 0
+
+    @property
+    def sm(self) -> int:
+        """The architecture as a number, 90 for 'sm_90'; 0 for the CPU."""
+        return int(self.arch.removeprefix("sm_")) if self.arch.startswith("sm_") else 0
+
+    @classmethod
+    def of(cls, device: torch.device) -> Target:
+        """What `device` is, as its driver tells."""
+        if device.type != "cuda":
+            return cls("cpu")
+        found = torch.cuda.get_device_properties(device)
+        return cls(
+            f"sm_{found.major}{found.minor}", found.shared_memory_per_block_optin, found.multi_processor_count
+        )
+
+    @classmethod
+    def named(cls, arch: str, processors: int = 132) -> Target:
+        """A target that needn't be here, for compiling ahead of time."""
+        return cls(arch, _SHARED_MEMORY[int(arch.removeprefix("sm_"))], processors)
+
+
+CPU = Target("cpu")
