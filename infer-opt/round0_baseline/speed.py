@@ -5,15 +5,18 @@ python infer-opt/round0_baseline/speed.py --model vitl16,vitb16 --out infer-opt/
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from fasteomt.bench.ceilings import measure_ceilings
+from fasteomt.bench.results import Measured
 from fasteomt.bench.rows import model_rows, profile_rows, video_rows
 from fasteomt.checkpoint import resolve
-from fasteomt.cli.round import finish, options
+from fasteomt.cli.round import finish, log_progress, options
 from fasteomt.cli.script import exit_code
 from fasteomt.data.clip import write_clip
 from fasteomt.engine import resolve_device
@@ -28,15 +31,13 @@ def main() -> int:
     p.add_argument("--frames", type=int, default=1008, help="of the looped clip, in three rounds")
     p.add_argument("--tune", action="store_true", help="compile_max_autotune too, which tunes for minutes")
     args = p.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_progress()
 
-    def work() -> None:
-        device = resolve_device(args.device)
+    def measured(device: torch.device) -> Iterator[Measured]:
         seconds, frames = (0.2, 20) if args.quick else (1.0, args.frames)
         on_gpu = device.type == "cuda"
         ceilings = measure_ceilings(device, seconds=seconds) if on_gpu else None
         names = [name for name in PEERS if args.tune or name != "compile_max_autotune"]
-        rows = []
         with tempfile.TemporaryDirectory() as folder:
             clip = Path(folder) / "clip.mp4"
             write_clip(clip, frames=20 if args.quick else 126)
@@ -44,17 +45,20 @@ def main() -> int:
                 checkpoint = resolve(name)
                 model = checkpoint.spec.short_name
                 common = {"baseline": BASELINE if on_gpu else None, "seconds": seconds}
-                rows += model_rows(
+                yield from model_rows(
                     checkpoint, model, device, [*names, "fp32", "bf16"], crops=2, ceilings=ceilings, **common
                 )
                 for mode in ("upstream_script", "upstream_predict"):
-                    rows += video_rows(
+                    yield from video_rows(
                         checkpoint, model, device, mode, clip, frames=-(-frames // 3), rounds=3
                     )
-                    rows += profile_rows(checkpoint, model, device, mode, clip)
+                    yield from profile_rows(checkpoint, model, device, mode, clip)
+
+    def work() -> None:
+        device = resolve_device(args.device)
         finish(
             args.out, round_name=ROUND, title="LightlyTrain and PyTorch's own tools", kind="study",
-            parent=None, device=device, rows=rows,
+            parent=None, device=device, rows=measured(device),
         )  # fmt: skip
 
     return exit_code("round0", work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,19 @@ def test_contradictions_are_not_written(tmp_path: Path) -> None:
 def test_options_are_those_of_every_round() -> None:
     args = options("round0", "what it is", "vitl16").parse_args(["--quick", "--out", "r.json"])
     assert (args.model, args.quick, args.out, args.device) == ("vitl16", True, Path("r.json"), "auto")
+
+
+def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    finish(out, rows=rows(2.0), **ROUND)
+    before = out.read_bytes()
+
+    def broken() -> Iterator[Measured]:
+        yield from rows(3.0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(out, rows=broken(), **ROUND)
+    assert out.read_bytes() == before
+    (run,) = load(tmp_path / "results.partial.json").runs
+    assert [row.median for row in run.rows] == [row.median for row in rows(3.0)]

@@ -5,12 +5,15 @@ python train-opt/round0_baseline/speed.py --model vitl16,vitb16 --out train-opt/
 
 from __future__ import annotations
 
-import logging
 import sys
+from collections.abc import Iterator
 
+import torch
+
+from fasteomt.bench.results import Measured
 from fasteomt.bench.rows import training_profile_rows, training_rows
 from fasteomt.checkpoint import resolve
-from fasteomt.cli.round import finish, options
+from fasteomt.cli.round import finish, log_progress, options
 from fasteomt.cli.script import exit_code
 from fasteomt.engine import resolve_device
 from fasteomt.peers.training import TRAININGS
@@ -23,24 +26,25 @@ def main() -> int:
     p = options("round0", "The baseline of training.", "vitl16,vitb16")
     p.add_argument("--batch-size", type=int, help="images; default 7 for vitl16, else 14")
     args = p.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_progress()
 
-    def work() -> None:
-        device = resolve_device(args.device)
-        rows = []
+    def measured(device: torch.device) -> Iterator[Measured]:
         for name in args.model.split(","):
             checkpoint = resolve(name)
             model = checkpoint.spec.short_name
             batch = args.batch_size or BATCH.get(model, 14)
-            rows += training_rows(
+            yield from training_rows(
                 checkpoint, model, device, list(TRAININGS), batch=batch, baseline="R0_fp32",
                 seconds=0.2 if args.quick else 5.0,
             )  # fmt: skip
             for name in TRAININGS:
-                rows += training_profile_rows(checkpoint, model, device, name, batch=batch)
+                yield from training_profile_rows(checkpoint, model, device, name, batch=batch)
+
+    def work() -> None:
+        device = resolve_device(args.device)
         finish(
             args.out, round_name=ROUND, title="LightlyTrain's training step", kind="study", parent=None,
-            device=device, rows=rows,
+            device=device, rows=measured(device),
         )  # fmt: skip
 
     return exit_code("round0", work)

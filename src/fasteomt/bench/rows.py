@@ -113,6 +113,7 @@ def model_rows(
     for name, timing in timings.items():
         row = _model_row(name, model, spec, crops, timing, baseline, ceilings)
         rows.append(row.model_copy(update={"peak_mib": peaks[name]}))
+        logger.info("%s %s: %s", model, name, units(row))
     return sorted(rows, key=lambda row: names.index(row.stack))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 import sys
 from collections.abc import Iterable
@@ -18,6 +19,15 @@ from fasteomt.bench.rows import units
 from fasteomt.cli.output import output
 from fasteomt.cli.script import OneLineParser
 from fasteomt.errors import FastEomtError
+
+logger = logging.getLogger(__name__)
+
+
+def log_progress() -> None:
+    """Tell on stderr what is being measured, and when."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
 
 
 def options(name: str, description: str, models: str) -> argparse.ArgumentParser:
@@ -45,19 +55,35 @@ def finish(
     rows: Iterable[Measured],
     gates: Iterable[GateRecord] = (),
 ) -> RoundResults:
-    """Write the rows as this GPU's run of a round's results, and print them.
+    """Measure the rows, write them as this GPU's run of a round's results, and print them.
+
+    What was measured before a failure or an interruption is written beside `out`, as '<stem>.partial.json'.
 
     Raises:
         FastEomtError: the figures contradict one another; nothing is written.
     """
     command = shlex.join(["python", f"{round_name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    run = Run.build(environment.current(device), command, rows, gates)
-    results = RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
+
+    def results_of(rows: Iterable[Measured]) -> RoundResults:
+        run = Run.build(environment.current(device), command, rows, gates)
+        return RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
+
+    measured: list[Measured] = []
+    try:
+        for row in rows:
+            measured.append(row)
+    except BaseException:
+        if measured:
+            partial = out.with_name(f"{out.stem}.partial.json")
+            save(partial, results_of(measured))
+            logger.warning("%s: %d rows measured until now", partial, len(measured))
+        raise
+    results = results_of(measured)
     wrong = problems(results)
     if wrong:
         raise FastEomtError(f"{out}: not written: {wrong[0]}")
     save(out, results)
-    show(run)
+    show(results.runs[0])
     return results
 
 

@@ -1,8 +1,8 @@
 """What the model computes, op by op: each a package with a plain-torch reference and faster implementations.
 
-An op's package `ops.<op>` defines its `Problem`, a value that says which shapes and dtypes are asked for. Each
-of its modules is one implementation and has `unsupported(target, problem)`, a reason or None, and `run(...)`,
-which writes into buffers that the caller made. Implementations never import one another.
+An op's package `ops.<op>` defines its `Problem`, a value that says which shapes and dtypes are asked for.
+Each of its modules is one implementation and has `unsupported(target, problem)`, a reason or None, and
+`run(...)`, which writes into buffers that the caller made. Implementations never import one another.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ class Target:
             return cls("cpu")
         found = torch.cuda.get_device_properties(device)
         return cls(
-            f"sm_{found.major}{found.minor}", found.shared_memory_per_block_optin, found.multi_processor_count
+            f"sm_{found.major}{found.minor}",
+            found.shared_memory_per_block_optin,  # type: ignore[attr-defined]  # not in torch's stubs
+            found.multi_processor_count,
         )
 
     @classmethod
