@@ -1,0 +1,31 @@
+"""Multi-head self-attention within each crop: softmax(q k^T / sqrt(D)) v, D = head_dim.
+
+`run(qkv, out, heads, rows, rotation=None)`: qkv (rows.total, 3 heads D), contiguous, with columns [queries |
+keys | values], each heads x D. Returns the tensor (rows.total, heads D) that holds the result: `out`, or,
+where a module's `WRITES_OUT` is False, one of its own; `out` may be None there. With `rotation` (only where
+`Problem.rope` was asked for) the queries and keys of patches are turned first, in registers: qkv stays as it
+is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fasteomt.ops.rows import Rows
+
+IMPLEMENTATIONS: tuple[str, ...] = ("reference", "library", "fused", "cute")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`dtype`: of qkv and of the result. `rope`: turn queries and keys too. `half_accumulate`: sum
+    probabilities times values in FP16 within a block of keys (twice the rate on sm_120; FP16 only)."""
+
+    rows: Rows
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+    rope: bool = False
+    half_accumulate: bool = False
