@@ -1,0 +1,34 @@
+"""A dense layer with what follows it: y = x @ weight.T + bias, then an epilogue.
+
+`run(x, weight, bias, out, *, rows=None, epilogue="", rotation=None, rotated=0, scale=None)`: x (M, K), weight
+(N, K) and out (M, N) are contiguous and of one dtype, bias is (N,) of dtype `BIAS_DTYPE` (None: x's) or None.
+Epilogues:
+
+- "": out = y.
+- "gelu": out = GELU(y), the exact one, by erf.
+- "rope": out = y, but the first `rotated` columns, heads of queries and keys, are turned by `rotation` in
+  rows that are patches. `rows` tells which are, and must be given.
+- "residual": `out` is the fp32 stream, and out += scale * y, with scale (N,) fp32.
+
+`rows`, where given, lets an implementation cut its tiles so that patches fill them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+IMPLEMENTATIONS = ("reference", "library", "fused", "cute", "cuda")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`dtype` of x, weight and, but for "residual", out; `head_dim` of queries and keys, for "rope"."""
+
+    m: int
+    n: int
+    k: int
+    dtype: torch.dtype
+    epilogue: str = ""
+    head_dim: int = 0
