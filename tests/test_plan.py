@@ -10,15 +10,17 @@ import torch
 from fasteomt.errors import InputError
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import target
 from fasteomt.plan import Group, Plan, sites
-from fasteomt.stacks import STACKS
+from fasteomt.stacks import STACKS, get_stack
 
 
 @pytest.mark.parametrize("name", ["vitt16", "vits16plus", "vitl32"])
 @pytest.mark.parametrize("stack", sorted(STACKS))
-def test_shipped_stacks_plan_every_site_of_every_model(name: str, stack: str) -> None:
+@pytest.mark.parametrize("arch", ["cpu", "sm_90", "sm_120"])
+def test_shipped_stacks_plan_every_site_of_every_model(name: str, stack: str, arch: str) -> None:
     spec = ModelSpec.from_name(name)
-    plan = STACKS[stack].plan(spec)
+    plan = STACKS[stack].plan(spec, target.Target.named(arch))
     plan.check(spec)
     assert Plan.from_json(plan.to_json()) == plan
     assert len(plan.hash) == 12
@@ -36,22 +38,41 @@ def test_all_weights_belong_to_a_site() -> None:
             assert weight.rsplit(".", 1)[0] in modules, weight
 
 
-def test_autocast_stacks_name_the_sites_that_drop_to_16_bits() -> None:
-    plan = STACKS["bf16"].plan(ModelSpec.from_name("vitt16"))
-    recipe = {name: group.recipe for group in plan.groups for name in group.sites}
-    assert recipe["block.3.fc1"] == "bf16"
-    assert recipe["head.up1.conv"] == "bf16"
-    assert recipe["block.3.norm1"] == "fp32"
-    assert recipe["rope"] == "fp32"
+def test_plans_say_what_is_fused_and_in_which_format() -> None:
+    spec = ModelSpec.from_name("vitt16")
+    sm_90 = target.Target.named("sm_90")
+    plan = replace(STACKS["bf16"], add="add_norm").plan(spec, sm_90)
+    groups = {group.sites[0]: group for group in plan.groups}
+    assert groups["block.3.qkv"] == Group(("block.3.qkv", "block.3.rope"), "fused", "bf16")
+    assert groups["block.3.fc1"].sites == ("block.3.fc1", "block.3.gelu")
+    assert groups["block.3.add2"].sites == ("block.3.add2", "block.4.norm1")
+    assert groups["block.8.add2"].sites == ("block.8.add2", "queries", "block.9.norm1")
+    assert groups["block.11.add2"].sites == ("block.11.add2", "norm")
+    assert groups["rope"].recipe == groups["frame.post"].recipe == "fp32"
+    in_epilogues = {group.sites for group in STACKS["bf16"].plan(spec, sm_90).groups}
+    assert {("block.3.fc2", "block.3.add2"), ("block.4.norm1",), ("queries", "block.9.norm1")} <= in_epilogues
+    on_cpu = {group.implementation for group in STACKS["bf16"].plan(spec, target.CPU).groups}
+    assert on_cpu == {"library", "reference"}
+
+
+def test_variations_of_a_stack_plan_every_site_too() -> None:
+    sm_90 = target.Target.named("sm_90")
+    for name in ("vitb16", "vits16plus"):
+        spec = ModelSpec.from_name(name)
+        for rope in ("rope", "linear", "attention"):
+            for add in ("add_norm", "linear"):
+                plan = replace(STACKS["bf16"], rope=rope, add=add).plan(spec, sm_90)
+                plan.check(spec)
+                assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_plans_that_do_not_fit_are_refused_by_site(small_spec: ModelSpec) -> None:
-    plan = STACKS["fp32"].plan(small_spec)
+    plan = STACKS["fp32"].plan(small_spec, target.CPU)
     with pytest.raises(InputError, match=r"site 'frame\.post'"):
         Plan(plan.groups[:-1]).check(small_spec)
     with pytest.raises(InputError, match="unknown site 'extra'"):
         Plan((*plan.groups, Group(("extra",), "reference", "fp32"))).check(small_spec)
-    swapped = Plan((*plan.groups[:3], plan.groups[4], plan.groups[3], *plan.groups[5:]))
+    swapped = Plan((*plan.groups[:4], plan.groups[5], plan.groups[4], *plan.groups[6:]))
     with pytest.raises(InputError, match=r"'block\.0\.qkv' stands where"):
         swapped.check(small_spec)
     with pytest.raises(InputError, match=r"'block\.1\.norm1' stands where"):
@@ -68,3 +89,20 @@ def test_unknown_format_is_named() -> None:
     text = Plan((Group(("rope",), "reference", "int3"),)).to_json()
     with pytest.raises(InputError, match="site rope: unknown format 'int3'"):
         Plan.from_json(text)
+
+
+def test_stacks_have_names_of_the_ladder_and_variations() -> None:
+    assert get_stack("r11") is STACKS["bf16"]
+    assert get_stack("r12+head16").name == "fp16+head16"
+    spec = ModelSpec.from_name("vitt16")
+    plain, varied = (get_stack(name).plan(spec, target.CPU) for name in ("fp16", "r12+head16"))
+    assert plain.groups[:-1] == varied.groups[:-1]
+    assert [plan.groups[-1].recipe for plan in (plain, varied)] == ["fp32", "fp16"]
+    for name, said in (
+        ("fp17", "choose one of fp32, bf16"),
+        ("fp16+head17", "fp16 has variations head16"),
+        ("fp32+head16", "fp32 has no variations"),
+        ("fp16+", "fp16 has variations head16"),
+    ):
+        with pytest.raises(InputError, match=said):
+            get_stack(name)

@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from fasteomt.bench.ceilings import measure_ceilings
+from fasteomt.bench.profile_rows import profile_rows
 from fasteomt.bench.results import Measured
-from fasteomt.bench.rows import model_rows, profile_rows, video_rows
+from fasteomt.bench.rows import model_rows, video_rows
 from fasteomt.checkpoint import resolve
 from fasteomt.cli.round import finish, log_progress, options
 from fasteomt.cli.script import exit_code

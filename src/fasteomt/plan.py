@@ -88,6 +88,7 @@ def sites(spec: ModelSpec) -> tuple[Site, ...]:
     """All sites of a model in execution order, from the frame to the mask."""
     out = [
         Site("frame.prep", "resize+normalise+crop", "preprocess_image"),
+        Site("patches", "unfold"),
         Site("patch_embed", "conv", "backbone.patch_embed.proj"),
         Site("rope", "rope_tables", "backbone.rope_embed"),
     ]

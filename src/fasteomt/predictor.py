@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from fasteomt.stacks import Stack, get_stack
 if TYPE_CHECKING:
     from fasteomt.model.tiling import ClassMap
 
+logger = logging.getLogger(__name__)
+
 
 def load(
     model: str | os.PathLike[str], *, device: str | torch.device = "auto", stack: str = "fp32"
@@ -30,24 +33,38 @@ def load(
         model: a checkpoint file, 'heads-vitt16' (shipped), or an architecture such as 'vitl16', which
             means seeded random weights.
         device: 'auto', 'cpu', 'cuda' or 'cuda:N'.
-        stack: the arithmetic: 'fp32', 'bf16' or 'fp16'.
+        stack: the arithmetic: 'fp32', 'bf16', 'fp16', ...; or 'auto', the fastest whose gates have passed
+            for this model on this device.
 
     Raises:
         InputError: unknown model, device or stack; CheckpointError: the file can't be used.
         UnsupportedError: the device can't run the stack.
     """
     # The names first: reading a model takes time.
-    arithmetic, where = get_stack(stack), resolve_device(device)
-    return Predictor(resolve(model), stack=arithmetic, device=where)
+    where = resolve_device(device)
+    if stack != "auto":
+        arithmetic = get_stack(stack)
+        return Predictor(resolve(model), stack=arithmetic, device=where)
+    from fasteomt.gates.choice import choose_stack  # which is built on this module
+
+    checkpoint = resolve(model)
+    arithmetic, note = choose_stack(checkpoint, where)
+    if note is not None:
+        logger.warning("%s", note)
+    return Predictor(checkpoint, stack=arithmetic, device=where, note=note)
 
 
 class Predictor:
-    """A model on a device. `source` and `sha256` say which file it came from."""
+    """A model on a device. `source` and `sha256` say which file it came from; `note` what its results should
+    carry along, or None."""
 
-    def __init__(self, checkpoint: Checkpoint, *, stack: Stack, device: torch.device) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, stack: Stack, device: torch.device, note: str | None = None
+    ) -> None:
         self.spec: ModelSpec = checkpoint.spec
         self.stack = stack
         self.device = device
+        self.note = note
         self.source = checkpoint.source
         self.sha256 = checkpoint.sha256
         self.engine = Engine(checkpoint.spec, checkpoint.weights, stack, device)

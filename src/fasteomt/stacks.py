@@ -1,46 +1,163 @@
-"""The stacks that ship: a plan for every model, under a readable name."""
+"""The stacks that ship: a plan for every model and target, under a readable name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
-from fasteomt.plan import Plan, plan_by_op
+from fasteomt.ops.target import Target
+from fasteomt.plan import Group, Plan, plan_by_op
 
-# What torch's autocast rounds to 16 bits on every device; all other ops keep fp32.
-_AUTOCAST_OPS = frozenset({"gemm", "conv", "depthwise_conv", "attention"})
+
+@dataclass(frozen=True)
+class Implementations:
+    """Which implementation of each op; by default what every machine can do with nothing but torch."""
+
+    patches: str = "reference"
+    linear: str = "library"
+    rope: str = "reference"
+    attention: str = "library"
+    add_norm: str = "reference"
+    silu_mul: str = "reference"
+    depthwise_norm: str = "reference"
+    mask_logits: str = "library"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """`dtype` is the 16-bit type that autocast computes in, or None for plain fp32."""
+    """How a model is computed.
+
+    recipe: the number format of products and of what lies between them; the residual stream, the norms'
+        statistics and softmax are fp32 in all.
+    on_gpu: by op; on a CPU all are the default ones, with nothing fused.
+    rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
+    add: the op that adds to the residual stream: 'add_norm', or 'linear'.
+    logits: the format in which mask logits leave the network.
+    graph: replay one CUDA graph, rather than launch kernel by kernel.
+    """
 
     name: str
-    dtype: torch.dtype | None
     summary: str
+    recipe: str
+    on_gpu: Implementations = Implementations()
+    rope: str = "rope"
+    add: str = "add_norm"
+    logits: str = "fp32"
+    graph: bool = False
 
-    def plan(self, spec: ModelSpec) -> Plan:
-        if self.dtype is None:
+    def plan(self, spec: ModelSpec, target: Target) -> Plan:
+        """Every site of the model, in execution order, in groups that one implementation computes."""
+        if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
-        return plan_by_op(spec, "torch", lambda op: self.name if op in _AUTOCAST_OPS else "fp32")
+        return Plan(tuple(_Grouping(self, spec, target).groups()))
 
+
+class _Grouping:
+    def __init__(self, stack: Stack, spec: ModelSpec, target: Target) -> None:
+        on_cpu = target.arch == "cpu"
+        self.spec, self.recipe, self.logits = spec, stack.recipe, stack.logits
+        self.implementations = Implementations() if on_cpu else stack.on_gpu
+        self.rope = "rope" if on_cpu else stack.rope
+        self.add = "add_norm" if on_cpu else stack.add
+
+    def groups(self) -> list[Group]:
+        spec = self.spec
+        out = [
+            Group(("frame.prep",), "reference", "fp32"),
+            self._group("patches", "patches"),
+            self._group("linear", "patch_embed"),
+            Group(("rope",), "reference", "fp32"),
+        ]
+        waiting: list[str] = []  # sites that the next norm computes too
+        for i in range(spec.depth):
+            if i == spec.depth - spec.num_joint_blocks:
+                waiting.append("queries")
+            waiting = self._block(out, f"block.{i}", waiting)
+        out.append(self._group("add_norm", *waiting, "norm"))
+        out += [self._group("linear", f"head.mask.{i}") for i in (0, 2, 4)]
+        for j in range(1, spec.num_upscale_blocks + 1):
+            out.append(self._group("linear", f"head.up{j}.conv", f"head.up{j}.gelu"))
+            out.append(self._group("depthwise_norm", f"head.up{j}.depthwise", f"head.up{j}.norm"))
+        out += [self._group("mask_logits", "head.einsum"), self._group("linear", "head.class")]
+        return [*out, Group(("frame.post",), "reference", self.logits)]
+
+    def _block(self, out: list[Group], block: str, waiting: list[str]) -> list[str]:
+        """Append a block's groups; returns what it leaves to the next norm."""
+        out.append(self._group("add_norm", *waiting, f"{block}.norm1"))
+        qkv, rope, attention = (f"{block}.{part}" for part in ("qkv", "rope", "attention"))
+        if self.rope == "linear":
+            out += [self._group("linear", qkv, rope), self._group("attention", attention)]
+        elif self.rope == "attention":
+            out += [self._group("linear", qkv), self._group("attention", rope, attention)]
+        else:
+            out += [
+                self._group("linear", qkv), self._group("rope", rope), self._group("attention", attention)
+            ]  # fmt: skip
+        waiting = self._to_stream(out, f"{block}.proj", f"{block}.add1")
+        out.append(self._group("add_norm", *waiting, f"{block}.norm2"))
+        if self.spec.ffn == "swiglu":
+            out += [
+                self._group("linear", f"{block}.w1", f"{block}.w2"),
+                self._group("silu_mul", f"{block}.silu"),
+            ]
+            return self._to_stream(out, f"{block}.w3", f"{block}.add2")
+        out.append(self._group("linear", f"{block}.fc1", f"{block}.gelu"))
+        return self._to_stream(out, f"{block}.fc2", f"{block}.add2")
+
+    def _to_stream(self, out: list[Group], product: str, add: str) -> list[str]:
+        if self.add == "linear":
+            out.append(self._group("linear", product, add))
+            return []
+        out.append(self._group("linear", product))
+        return [add]
+
+    def _group(self, op: str, *names: str) -> Group:
+        return Group(names, getattr(self.implementations, op), self.recipe)
+
+
+# Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.
+_R5 = Implementations(add_norm="fused", linear="fused", attention="fused")
+# Round 11: those too.
+_R11 = replace(_R5, patches="fused", silu_mul="fused", depthwise_norm="fused", mask_logits="fused")
+_BF16 = Stack("bf16", "BF16, fused kernels in one CUDA graph", "bf16", _R11, "linear", "linear", graph=True)
 
 STACKS = {
     stack.name: stack
     for stack in (
-        Stack("fp32", None, "plain fp32, the reference; TF32 is off"),
-        Stack("bf16", torch.bfloat16, "torch autocast to bfloat16 over fp32 weights"),
-        Stack("fp16", torch.float16, "torch autocast to float16 over fp32 weights"),
+        Stack("fp32", "plain fp32, the reference; TF32 is off", "fp32"),
+        _BF16,
+        replace(_BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16"),
+        replace(_BF16, name="r5_v1", summary="round 5: BF16, the blocks' kernels fused", on_gpu=_R5),
     )
+}
+
+# Names from the ladder.
+ALIASES = {"r11": "bf16", "r12": "fp16"}
+
+# What 'A+B' makes of stack A.
+VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
+    "head16": lambda stack: replace(stack, logits=stack.recipe),
 }
 
 
 def get_stack(name: str) -> Stack:
-    """Raises InputError, listing what there is, for an unknown name."""
-    try:
-        return STACKS[name]
-    except (KeyError, TypeError):
-        raise InputError(f"unknown stack {brief(name)}: choose one of {', '.join(STACKS)}") from None
+    """A stack by its name, an alias, or 'A+B', stack A with variation B.
+
+    Raises:
+        InputError: an unknown name; lists what there is.
+    """
+    first, *variations = name.split("+") if isinstance(name, str) else [name]
+    stack = STACKS.get(ALIASES.get(first, first)) if isinstance(first, str) else None
+    if stack is None:
+        known = ", ".join([*STACKS, *ALIASES])
+        raise InputError(f"unknown stack {brief(name)}: choose one of {known}")
+    for variation in variations:
+        if variation not in VARIATIONS or stack.recipe == "fp32":
+            raise InputError(
+                f"unknown stack {brief(name)}: {stack.name} has "
+                + ("no variations" if stack.recipe == "fp32" else f"variations {', '.join(VARIATIONS)}")
+            )
+        stack = replace(VARIATIONS[variation](stack), name=f"{stack.name}+{variation}")
+    return stack

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fasteomt.bench.ladder import run_rounds
+from fasteomt.bench.ladder import patch_of, rounds, run_rounds, stack_of
 from fasteomt.errors import InputError, PartialResultError
+from fasteomt.stacks import STACKS
+
+ROOT = Path(__file__).parents[2]
 
 WRITES = "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text(' '.join(sys.argv[3:]))"
 
@@ -46,3 +50,25 @@ def test_a_round_that_fails_is_named_and_the_others_run(tmp_path: Path) -> None:
 def test_no_rounds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="root of a checkout"):
         run_rounds(tmp_path, starting=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("folder", "stack"),
+    [("round5_gemm", "r5_v1"), ("round11_bf16_small", "bf16"), ("round12_lowp_stack", "fp16")],
+)
+def test_the_rounds_changes_one_after_the_other_make_the_shipped_stacks(folder: str, stack: str) -> None:
+    assert stack_of(ROOT / "infer-opt" / folder) == STACKS[stack]
+
+
+def test_every_change_of_the_ladder_changes_something() -> None:
+    changes = [folder for folder in rounds(ROOT / "infer-opt") if (folder / "patch.py").exists()]
+    assert len(changes) >= 7
+    for folder in changes:
+        parent = patch_of(folder).PARENT
+        before = STACKS["fp32"] if parent is None else stack_of(folder.parent / parent)
+        assert stack_of(folder) not in (before, replace(before, name=stack_of(folder).name))
+
+
+def test_a_round_without_a_patch_makes_no_stack() -> None:
+    with pytest.raises(InputError, match=r"round0_baseline: has no patch\.py"):
+        stack_of(ROOT / "infer-opt" / "round0_baseline")

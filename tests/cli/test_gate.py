@@ -17,6 +17,7 @@ from fasteomt.engine import Engine
 from fasteomt.gates import footage
 from fasteomt.gates.store import read_verdicts
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import target
 from fasteomt.stacks import STACKS
 
 
@@ -75,7 +76,7 @@ def test_fp32_passes(
     assert "not run" in shown
     assert "failed" not in shown
 
-    plan = STACKS["fp32"].plan(small_spec)
+    plan = STACKS["fp32"].plan(small_spec, target.CPU)
     kept = read_verdicts(content["checkpoint"], plan, content["clip"], content["gpu"])
     assert {name: one.passed for name, one in kept.items()} == {"M": True, "H": True, "O": True}
     for one in kept.values():

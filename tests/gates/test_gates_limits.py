@@ -10,6 +10,7 @@ import pytest
 from fasteomt.errors import InputError
 from fasteomt.gates.limits import TABLE, broken, load_limits
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import target
 from fasteomt.plan import FORMATS, Group, Plan
 from fasteomt.stacks import STACKS
 
@@ -56,7 +57,7 @@ def test_every_format_and_stack_has_a_tier(small_spec: ModelSpec) -> None:
     for recipe in FORMATS:
         load_limits().tier(plan(recipe))
     for stack in STACKS.values():
-        assert load_limits().tier(stack.plan(small_spec)).bits == 16
+        assert load_limits().tier(stack.plan(small_spec, target.CPU)).bits == 16
 
 
 def test_unknown_format() -> None:

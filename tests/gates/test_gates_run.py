@@ -21,6 +21,7 @@ from fasteomt.gates.picture import WorstFrames
 from fasteomt.gates.verdict import Report
 from fasteomt.model import reference
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import target
 from fasteomt.predictor import Predictor
 from fasteomt.stacks import get_stack
 from fasteomt.video import VideoWriter
@@ -77,7 +78,7 @@ def test_fp32_against_itself(checkpoint: Checkpoint, clip: Footage) -> None:
     assert (report.frames, report.width, report.height) == (8, 96, 64)
     subject = report.subject
     assert (subject.checkpoint, subject.clip, subject.truth) == (checkpoint.sha256, clip.sha256, None)
-    assert subject.plan == get_stack("fp32").plan(checkpoint.spec).hash
+    assert subject.plan == get_stack("fp32").plan(checkpoint.spec, target.CPU).hash
 
 
 def _weight_doubled(name: str) -> Callable[[Engine], None]:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fasteomt.bench.rows import training_profile_rows
+from fasteomt.bench.profile_rows import training_profile_rows
 from fasteomt.checkpoint import Checkpoint, random_checkpoint
 from fasteomt.compat.lightly import checkpoint_of
 from fasteomt.compat.lightly_training import IGNORE_INDEX, random_backbone, training_batch

@@ -106,6 +106,7 @@ class RedPredictor:
         names = {class_id: f"class{class_id}" for class_id in class_ids}
         self.spec = SimpleNamespace(name="red", class_ids=tuple(class_ids), names=names)
         self.stack = SimpleNamespace(name="fp32")
+        self.note: str | None = None
         self.device = torch.device("cpu")
         self.source = "threshold"
         self.fail_at = fail_at

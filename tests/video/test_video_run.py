@@ -319,3 +319,11 @@ def test_save_chooses_and_unknown_names_are_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out/a").iterdir()) == ["areas.csv", "summary.json"]
     with pytest.raises(InputError, match=r"video.*masks, overlay, areas"):
         run_video(RedPredictor(), clip, tmp_path / "out2", save=("video",))
+
+
+def test_what_a_predictor_has_to_say_is_in_the_summary(tmp_path: Path) -> None:
+    predictor = RedPredictor()
+    predictor.note = "stack bf16 is unverified"
+    clip = numbered(tmp_path / "clip.mp4", 2, width=64, height=48)
+    summary = run_video(predictor, clip, tmp_path / "out")
+    assert "stack bf16 is unverified" in summary.notes

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import torch
 
+from fasteomt.bench.profile_rows import training_profile_rows
 from fasteomt.bench.results import Measured
-from fasteomt.bench.rows import training_profile_rows, training_rows
+from fasteomt.bench.rows import training_rows
 from fasteomt.checkpoint import resolve
 from fasteomt.cli.round import finish, log_progress, options
 from fasteomt.cli.script import exit_code

@@ -6,7 +6,7 @@ addition per tap of a depthwise convolution and per term of the class scores. El
 counted: memory bounds it.
 
 Bytes: each input read once, each output written once, weights included, in the number format of the site. Two
-exceptions: the residual stream has the format of the `add` that wrote it, and frames and masks are integers.
+exceptions: the residual stream is fp32 in every plan, and frames and masks are integers.
 """
 
 from __future__ import annotations
@@ -81,14 +81,11 @@ def site_costs(
         raise UnsupportedError(f"site {unknown}: the size of format '{recipes[unknown]}' is not known here")
 
     costs = _Costs(spec, crops * frames, frames, frame)
-    stream = BYTES_PER_VALUE[recipes["block.0.add1"]]
     out = []
     for site in sites(spec):
         cost, width = costs.of(site), BYTES_PER_VALUE[recipes[site.name]]
-        total = cost.values * width + cost.stream * stream + cost.raw
+        total = cost.values * width + cost.stream * BYTES_PER_VALUE["fp32"] + cost.raw
         out.append(SiteCost(site.name, site.op, recipes[site.name], cost.flops, total))
-        if site.op == "scale+add":
-            stream = width
     return tuple(out)
 
 
@@ -160,6 +157,7 @@ class _Costs:
         before, after = b * self.image_tokens * c, b * (self.image_tokens + q) * c
         costs = {
             "frame.prep": _Cost(0, 3 * self.pixels, raw=3 * frame_pixels),
+            "patches": _Cost(0, 6 * self.pixels),
             "patch_embed": _gemm(b * self.p, c, 3 * spec.patch_size**2, bias=c),
             "rope": _Cost(0, self.head_dim // 4 + 2 * self.p * self.head_dim),
             "queries": _Cost(0, q * c, stream=before + after),

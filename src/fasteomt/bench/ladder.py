@@ -1,16 +1,24 @@
-"""The rounds of the ladders in a checkout, and running all of them on this machine."""
+"""The rounds of the ladders in a checkout: what each changes, and running all of them on this machine.
+
+A round of kind 'change' has a patch.py with `PARENT`, the folder's name of the round that it changes (None:
+it starts from stack fp32), and `change(stack) -> stack`.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from fasteomt.errors import InputError, PartialResultError
+from fasteomt.stacks import Stack, get_stack
 
 SCRIPT = "speed.py"
+PATCH = "patch.py"
 
 
 def ladders(root: Path) -> list[Path]:
@@ -22,6 +30,34 @@ def rounds(ladder: Path) -> list[Path]:
     """The folders of a ladder's rounds, in order of their numbers."""
     found = [path for path in ladder.glob("round[0-9]*") if path.is_dir()]
     return sorted(found, key=lambda path: (int(re.findall(r"\d+", path.name)[0]), path.name))
+
+
+def patch_of(folder: Path) -> ModuleType:
+    """A round's patch.py as a module.
+
+    Raises:
+        InputError: the round has none, so it changes no stack.
+    """
+    path = folder / PATCH
+    if not path.is_file():
+        raise InputError(f"{folder.name}: has no {PATCH}, so it makes no stack")
+    spec = importlib.util.spec_from_file_location(f"patch_of_{folder.name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stack_of(folder: Path) -> Stack:
+    """The stack that a round makes: the changes of its parents and its own, one after the other.
+
+    Raises:
+        InputError: a round of the line has no patch.py.
+    """
+    patch = patch_of(folder)
+    parent = get_stack("fp32") if patch.PARENT is None else stack_of(folder.parent / patch.PARENT)
+    changed: Stack = patch.change(parent)
+    return changed
 
 
 def run_rounds(

@@ -114,9 +114,19 @@ def profile_sites(
     Raises:
         UnsupportedError: not a CUDA device; InputError: the model has no module of that name.
     """
+    with marked_sites(model, module_sites, nvtx=nvtx):
+        return profile_call(call, device, warmups=warmups)
+
+
+def profile_call(call: Callable[[], object], device: torch.device, *, warmups: int = 3) -> Profile:
+    """Profile one `call`, which marks its sites by `site_range` itself, after `warmups` others.
+
+    Raises:
+        UnsupportedError: not a CUDA device.
+    """
     if device.type != "cuda":
         raise UnsupportedError(f"a profile by site needs a CUDA device, not {device}: see  fasteomt doctor")
-    with torch.cuda.device(device), marked_sites(model, module_sites, nvtx=nvtx):
+    with torch.cuda.device(device):
         for _ in range(warmups):
             call()
         torch.cuda.synchronize()

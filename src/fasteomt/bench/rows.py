@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -14,30 +13,28 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch import Tensor
 
 from fasteomt.bench.ceilings import Ceilings
 from fasteomt.bench.costs import site_costs
 from fasteomt.bench.floors import floor_table
 from fasteomt.bench.metrics import METRICS, PEERS
-from fasteomt.bench.profile import Profile, module_sites, profile_sites
 from fasteomt.bench.results import Measured
 from fasteomt.bench.timer import Candidate, Timing, measure, rotations
 from fasteomt.checkpoint import Checkpoint
 from fasteomt.engine import Engine
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops.target import Target
 from fasteomt.peers.model import load_peer
 from fasteomt.peers.training import load_training, photo_like
 from fasteomt.peers.upstream import open_model
-from fasteomt.peers.upstream_video import MODES, STAGES, segment_timed
+from fasteomt.peers.upstream_video import STAGES, segment_timed
 from fasteomt.plan import Plan, plan_by_op
-from fasteomt.stacks import get_stack
+from fasteomt.stacks import Stack, get_stack
 
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
-BLOCK_NUMBER = re.compile(r"block\.\d+")
 
 
 class PeakMemory:
@@ -66,11 +63,12 @@ def model_rows(
     checkpoint: Checkpoint,
     model: str,
     device: torch.device,
-    names: Sequence[str],
+    subjects: Sequence[str | Stack],
     *,
     crops: int,
     baseline: str | None,
     ceilings: Ceilings | None,
+    frames: int = 1,
     seconds: float = 1.0,
 ) -> list[Measured]:
     """`model_ms` of stacks and peers on the same random crops, taking turns in one run.
@@ -78,16 +76,17 @@ def model_rows(
     On a GPU by CUDA events around back-to-back calls, which is how users of compiled models call them.
 
     Args:
-        model: the name that rows carry. names: of stacks or peers. baseline: one of them, which the others
-            are compared with, or None.
+        model: the name that rows carry. subjects: stacks, or names of stacks or peers. baseline: the name of
+            one of them, which the others are compared with, or None.
+        crops: of a frame; `frames` frames are computed together, and times are of all of them.
         ceilings: for floors; None leaves them out.
         seconds: timed for each candidate and round.
 
     Returns:
-        A row for each name; what this machine can't run gets a row with a note and no time.
+        A row for each subject; what this machine can't run gets a row with a note and no time.
     """
     spec = checkpoint.spec
-    size = (crops, 3, spec.crop_size, spec.crop_size)
+    size = (crops * frames, 3, spec.crop_size, spec.crop_size)
     generator = torch.Generator(device).manual_seed(0)
     sample = torch.randn(size, device=device, generator=generator)
     copies = 1
@@ -97,51 +96,39 @@ def model_rows(
         (sample,),
         *((torch.randn(size, device=device, generator=generator),) for _ in range(copies - 1)),
     ]
-    candidates, rows, peaks = [], [], {}
-    for name in names:
+    candidates, rows, ready = [], [], {}
+    for subject in subjects:
+        peer = isinstance(subject, str) and subject in PEERS
+        stack = None if peer else subject if isinstance(subject, Stack) else get_stack(subject)
+        name = str(subject) if stack is None else stack.name
+        plan = None if stack is None else stack.plan(spec, Target.of(device))
+        row = Measured(
+            model=model, stack=name, plan=None if plan is None else plan.hash, metric="model_ms",
+            crops=crops, frames=frames, batch=1, streams=1, by="native",
+            floor=None if ceilings is None else 1000 * model_floor(spec, plan, crops * frames, ceilings),
+            baseline=None if name == baseline else baseline,
+        )  # fmt: skip
+        rows.append(row)
         try:
             with PeakMemory(device) as peak:
-                call = _model_call(name, checkpoint, device, sample)
+                if stack is None:
+                    call = load_peer(name, checkpoint, device, sample).call
+                else:
+                    call = Engine(spec, checkpoint.weights, stack, device).network
                 call(sample)
         except UnsupportedError as error:
-            rows.append(_model_row(name, model, spec, crops, None, baseline, ceilings, note=str(error)))
+            rows[-1] = row.model_copy(update={"note": str(error)})
             continue
         logger.info("%s %s: ready", model, name)
         candidates.append(Candidate(name, call, inputs))
-        peaks[name] = peak.mib
+        ready[name] = peak.mib
     timings = measure(candidates, device, mode="calls", seconds=seconds) if candidates else {}
-    for name, timing in timings.items():
-        row = _model_row(name, model, spec, crops, timing, baseline, ceilings)
-        rows.append(row.model_copy(update={"peak_mib": peaks[name]}))
-        logger.info("%s %s: %s", model, name, units(row))
-    return sorted(rows, key=lambda row: names.index(row.stack))
-
-
-def _model_call(
-    name: str, checkpoint: Checkpoint, device: torch.device, sample: Tensor
-) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    if name in PEERS:
-        return load_peer(name, checkpoint, device, sample).call
-    return Engine(checkpoint.spec, checkpoint.weights, get_stack(name), device).logits
-
-
-def _model_row(
-    name: str,
-    model: str,
-    spec: ModelSpec,
-    crops: int,
-    timing: Timing | None,
-    baseline: str | None,
-    ceilings: Ceilings | None,
-    note: str | None = None,
-) -> Measured:
-    plan = None if name in PEERS else get_stack(name).plan(spec)
-    return Measured(
-        model=model, stack=name, plan=None if plan is None else plan.hash, metric="model_ms",
-        crops=crops, frames=1, batch=1, streams=1, by="native", note=note,
-        floor=None if ceilings is None else 1000 * model_floor(spec, plan, crops, ceilings),
-        baseline=None if name == baseline else baseline, **_times(timing, 1000.0),
-    )  # fmt: skip
+    for i, row in enumerate(rows):
+        if row.stack in timings:
+            measured = _times(timings[row.stack], 1000.0) | {"peak_mib": ready[row.stack]}
+            rows[i] = row.model_copy(update=measured)
+            logger.info("%s %s: %s", model, row.stack, units(rows[i]))
+    return rows
 
 
 def model_floor(spec: ModelSpec, plan: Plan | None, crops: int, ceilings: Ceilings) -> float:
@@ -242,74 +229,6 @@ def video_rows(
     whole = [median(map(sum, zip(*(one[stage] for stage in STAGES), strict=True))) for one in spans]
     rows.append(_spread(common | {"metric": "frame_ms"}, whole))
     return rows
-
-
-def profile_rows(
-    checkpoint: Checkpoint, model: str, device: torch.device, mode: str, video: Path
-) -> list[Measured]:
-    """`kernel_us` of one frame on LightlyTrain's way through a video, by kind of site, and as a whole.
-
-    The whole's note tells the kernels, how busy the GPU is and how often the host waits for it.
-    """
-    common: dict[str, Any] = {
-        "model": model, "stack": mode, "plan": None, "metric": "kernel_us", "crops": None, "frames": 1,
-        "batch": 1, "streams": 1, "by": "native",
-    }  # fmt: skip
-    opened, bgr = open_model(checkpoint, device), next(looped(video))
-    try:
-        profile = profile_sites(
-            lambda: MODES[mode].segment(opened, device, bgr, lambda: None),
-            module_sites(checkpoint.spec, opened), opened, device,
-        )  # fmt: skip
-    except UnsupportedError as error:
-        return [Measured(**common, note=str(error))]
-    return _by_kind(common, profile)
-
-
-def training_profile_rows(
-    checkpoint: Checkpoint, model: str, device: torch.device, name: str, *, batch: int
-) -> list[Measured]:
-    """`kernel_us` of one step of a training baseline, as `profile_rows`; the loss with its matching and the
-    optimizer are kinds of their own, and backward passes are told apart."""
-    common: dict[str, Any] = {
-        "model": model, "stack": name, "plan": None, "metric": "kernel_us", "crops": None, "frames": None,
-        "batch": batch, "streams": None, "by": "native",
-    }  # fmt: skip
-    try:
-        peer = load_training(name, checkpoint, device, photo_like(checkpoint.spec, batch, seed=0))
-        # Methods among the sites belong to prediction.
-        marks = {
-            f"model.{name}": site
-            for name, site in module_sites(checkpoint.spec, peer.model).items()
-            if name in dict(peer.model.named_modules())
-        }
-        profile = profile_sites(peer.step, marks | {"criterion": "loss"}, peer.module, device)
-    except UnsupportedError as error:
-        return [Measured(**common, note=str(error))]
-    return _by_kind(common, profile)
-
-
-def _by_kind(common: dict[str, Any], profile: Profile) -> list[Measured]:
-    """A row for the whole profile, then one for each kind of site and pass."""
-    kinds: dict[str, tuple[float, int]] = {}
-    for site in profile.sites:
-        kind = BLOCK_NUMBER.sub("block.*", site.site)
-        if site.phase != "forward":
-            kind = f"{kind} {site.phase}"
-        spent, kernels = kinds.get(kind, (0.0, 0))
-        kinds[kind] = spent + site.kernel_us, kernels + site.kernels
-    kinds["outside any site"] = profile.unattributed_us, profile.unattributed_kernels
-    waits = ", ".join(f"{count} {name}" for name, count in profile.host_waits.items()) or "none"
-    note = f"{profile.kernels} kernels, GPU busy {profile.busy_share:.0%}, host waits: {waits}"
-    rows = [_once(common | {"note": note}, profile.kernel_us)]
-    for kind, (spent, kernels) in kinds.items():
-        if spent > 0:
-            rows.append(_once(common | {"phase": kind, "note": f"{kernels} kernels"}, spent))
-    return rows
-
-
-def _once(fields: dict[str, Any], value: float) -> Measured:
-    return Measured(**fields, median=value, min=value, max=value, n=1)
 
 
 def _spread(fields: dict[str, Any], values: Sequence[float]) -> Measured:

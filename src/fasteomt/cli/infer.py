@@ -16,7 +16,6 @@ from fasteomt.cli.options import (
     DeviceOption,
     ModelOption,
     OverwriteOption,
-    StackOption,
     named_path,
 )
 from fasteomt.cli.output import output
@@ -46,7 +45,13 @@ def infer(
         ),
     ] = Path("out"),
     device: DeviceOption = "auto",
-    stack: StackOption = "fp32",
+    stack: Annotated[
+        str,
+        typer.Option(
+            "--stack",
+            help="Arithmetic to run: fp32, bf16, fp16, ...; auto: the fastest that passed its gates.",
+        ),
+    ] = "fp32",
     save: Annotated[
         str,
         typer.Option(

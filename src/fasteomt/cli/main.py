@@ -10,7 +10,7 @@ import sys
 import typer
 
 from fasteomt import __version__
-from fasteomt.cli import bench, convert, data, demo, doctor, eval_, gate, infer, plan
+from fasteomt.cli import bench, convert, data, demo, doctor, eval_, gate, infer, plan, warmup
 from fasteomt.cli.script import exit_code
 from fasteomt.errors import InputError
 
@@ -27,6 +27,7 @@ app.command("eval")(eval_.eval_)
 app.command("gate")(gate.gate)
 app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
+app.command("warmup")(warmup.warmup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(plan.app, name="plan")

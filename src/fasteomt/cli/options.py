@@ -26,6 +26,6 @@ ModelOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-StackOption = Annotated[str, typer.Option("--stack", help="Arithmetic to run: fp32, bf16 or fp16.")]
+StackOption = Annotated[str, typer.Option("--stack", help="Arithmetic to run: fp32, bf16, fp16, ...")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]

@@ -26,16 +26,22 @@ def show(
     upstream: Annotated[
         bool, typer.Option("--upstream", help="Add LightlyTrain's module of each site.")
     ] = False,
+    arch: Annotated[
+        str, typer.Option(help="The plan for this architecture: cpu, sm_90, ...; auto is this machine's.")
+    ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """List a model's sites in execution order with implementation and number format."""
     from fasteomt.checkpoint import resolve_spec
+    from fasteomt.engine import resolve_device
+    from fasteomt.ops.target import Target
     from fasteomt.plan import sites
     from fasteomt.stacks import get_stack
 
     chosen = get_stack(stack)
     spec = resolve_spec(model)
-    plan = chosen.plan(spec)
+    target = Target.of(resolve_device("auto")) if arch == "auto" else Target.named(arch)
+    plan = chosen.plan(spec, target)
     if as_json:
         print(plan.to_json())
         return
@@ -49,6 +55,6 @@ def show(
         table.add_row(*row, *([site.upstream] if upstream else []))
     console = output()
     # Not as the table's title, which is wrapped to the table's width.
-    title = f"{spec.name}, stack {chosen.name} ({chosen.summary}), plan {plan.hash}"
+    title = f"{spec.name}, stack {chosen.name} ({chosen.summary}) on {target.arch}, plan {plan.hash}"
     console.print(escape(title), soft_wrap=True, highlight=False)
     console.print(table)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fasteomt.engine.kernels import Kernels
+from fasteomt.engine.program import Program
 from fasteomt.errors import InputError, UnsupportedError, brief
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
 from fasteomt.model.tiling import ClassMap, Tiling, class_map, class_scores, crops_of_frame, untile
+from fasteomt.ops.target import Target
 from fasteomt.stacks import Stack
 
 MAX_CROPS_PER_BATCH = 8
@@ -44,68 +47,107 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one for a block, since kernels are launched on that; nothing on the CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _copies(masks: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """In fp32, for the caller to keep: a program writes into its own again and again."""
+    return masks.to(torch.float32, copy=True), classes.to(torch.float32, copy=True)
+
+
+@contextmanager
+def _ieee_fp32() -> Iterator[None]:
+    """fp32 means fp32: whatever the process allows elsewhere, no TF32 or bfloat16 in here."""
+    # Set where torch keeps it, since its older global setting can't be read once a program has used these.
+    backends: Any = torch.backends
+    settings = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        yield
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision
+
+
 class Engine:
     """A model ready to run: its stack's plan, its weights on `device`.
 
-    Weights that are fp32 and on `device` already are used in place, not copied.
+    In stack 'fp32', weights that are fp32 and on `device` already are used in place, not copied.
 
     Raises:
-        UnsupportedError: this device can't run the stack's number format.
+        UnsupportedError: this device lacks what the stack's plan names.
     """
 
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, Tensor], stack: Stack, device: torch.device
     ) -> None:
         self.spec, self.stack, self.device = spec, stack, device
-        self.plan = stack.plan(spec)
+        self.plan = stack.plan(spec, Target.of(device))
         self.plan.check(spec)
-        with torch.device("meta"):
-            self.model = Eomt(spec)
-        on_device = {k: v.to(device, torch.float32) for k, v in weights.items()}
-        self.model.load_state_dict(on_device, strict=True, assign=True)
-        self.model.requires_grad_(False).eval()
-        self._probe()
+        self._kernels: Kernels | None = None
+        if stack.recipe == "fp32":
+            with torch.device("meta"):
+                self.model = Eomt(spec)
+            on_device = {k: v.to(device, torch.float32) for k, v in weights.items()}
+            self.model.load_state_dict(on_device, strict=True, assign=True)
+            self.model.requires_grad_(False).eval()
+        else:
+            self._kernels = Kernels(spec, weights, self.plan, device, graph=stack.graph)
 
-    def _probe(self) -> None:
-        """Run the stack's number format once, rather than guess from the device's name."""
-        if self.stack.dtype is None:
-            return
-        try:
-            with torch.autocast(self.device.type, self.stack.dtype):
-                x = torch.ones(16, 16, device=self.device)
-                supported = (x @ x).dtype == self.stack.dtype
-        except RuntimeError:
-            supported = False
-        if not supported:
-            raise UnsupportedError(
-                f"stack '{self.stack.name}': {self.device} can't compute in it: use --stack fp32"
-            )
+    @property
+    def replays(self) -> bool:
+        """Whether `logits` replays a CUDA graph."""
+        return self._kernels is not None and self._kernels.graph
+
+    @torch.inference_mode()
+    def network(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """As `logits`, in the plan's formats; the next call may overwrite what it returns."""
+        if self._kernels is None:
+            return self._reference(crops)
+        with on_device(self.device):
+            return self._kernels.logits(crops)
+
+    @torch.inference_mode()
+    def warm_up(self, crops: int) -> None:
+        """Do now what the first `crops` crops would wait for: compile, pack, capture."""
+        size = self.spec.crop_size
+        self.network(torch.zeros(crops, 3, size, size, device=self.device))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @torch.inference_mode()
+    def program(self, crops: int) -> Program:
+        """The launches for so many crops.
+
+        Raises:
+            UnsupportedError: stack 'fp32' has none.
+        """
+        if self._kernels is None:
+            raise UnsupportedError(f"stack '{self.stack.name}' is no program of kernels: choose another")
+        with on_device(self.device):
+            return self._kernels.program(crops, self.spec.crop_size)
 
     @torch.inference_mode()
     def logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised crops (B, 3, S, S) -> mask logits (B, Q, s, s), class logits (B, Q, K + 1), fp32."""
-        with self._arithmetic():
-            masks, classes = self.model(crops)
-        return masks.float(), classes.float()
+        return _copies(*self.network(crops))
 
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        if self.stack.dtype is not None:
-            with torch.autocast(self.device.type, self.stack.dtype):
-                yield
-            return
-        # fp32 means fp32: whatever the process allows elsewhere, no TF32 or bfloat16 in here. Set where torch
-        # keeps it, since its older global setting can't be read once a program has used these.
-        backends: Any = torch.backends
-        settings = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
-        before = [setting.fp32_precision for setting in settings]
-        try:
-            for setting in settings:
-                setting.fp32_precision = "ieee"
-            yield
-        finally:
-            for setting, precision in zip(settings, before, strict=True):
-                setting.fp32_precision = precision
+    @torch.inference_mode()
+    def eager_logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """As `logits`, without a CUDA graph."""
+        if self._kernels is None:
+            return self.logits(crops)
+        with on_device(self.device):
+            return _copies(*self._kernels.eager_logits(crops))
+
+    def _reference(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        with _ieee_fp32():
+            masks, classes = self.model(crops)
+        return masks, classes
 
     @torch.inference_mode()
     def scores(self, frame: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from fasteomt.gates.outliers import inject
 from fasteomt.gates.replay import captured, check_replay, different_inputs
 from fasteomt.gates.verdict import GATES, Report, Subject, Verdict
 from fasteomt.model.tiling import Tiling, crops_of_frame
+from fasteomt.ops.target import Target
 from fasteomt.picture import rgb_tensor
 from fasteomt.predictor import Predictor
 from fasteomt.provenance import source_digest
@@ -89,7 +90,7 @@ def run_gates(
         raise InputError(f"gates {', '.join(gates) or 'none'}: choose among {', '.join(GATES)}")
     # What is running now, even if the files change in the meantime.
     source, limits = source_digest(), load_limits()
-    plan = stack.plan(checkpoint.spec)
+    plan = stack.plan(checkpoint.spec, Target.of(device))
     tier = limits.tier(plan)
     # Once on the device: engines use such weights in place.
     weights = {name: weight.to(device, torch.float32) for name, weight in checkpoint.weights.items()}
@@ -163,13 +164,16 @@ def judge(gate: str, subject: Subject, tier: Tier, found: Comparison) -> Verdict
 
 
 def replay_verdict(subject: Subject, tier: Tier, predictor: Predictor, example: Tensor) -> Verdict:
-    """Gate G: the stack's network, captured as one CUDA graph, on crops like those of `example`."""
+    """Gate G: the stack's network as one CUDA graph, its own where it has one, on crops like those of
+    `example`."""
     if predictor.device.type != "cuda":
         return Verdict("G", subject, not_run=f"{predictor.device} has no CUDA graphs")
-    inputs = different_inputs(example[:MAX_CROPS_PER_BATCH])
-    try:
-        replay = captured(predictor.engine.logits, inputs[0])
-    except UnsupportedError as error:
-        return Verdict("G", subject, not_run=f"stack {subject.stack} {error}")
-    found = check_replay(predictor.engine.logits, replay, inputs)
+    inputs, engine = different_inputs(example[:MAX_CROPS_PER_BATCH]), predictor.engine
+    replay: Callable[[Tensor], Sequence[Tensor]] = engine.logits
+    if not engine.replays:
+        try:
+            replay = captured(engine.logits, inputs[0])
+        except UnsupportedError as error:
+            return Verdict("G", subject, not_run=f"stack {subject.stack} {error}")
+    found = check_replay(engine.eager_logits, replay, inputs)
     return Verdict("G", subject, found.values(), tier.of("G", truth=False))

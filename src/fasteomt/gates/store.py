@@ -63,18 +63,32 @@ def read_verdicts(
 
     A file that can't be read, contradicts itself or was made for another key counts for nothing.
     """
-    path = verdict_path(checkpoint, plan, clip, gpu, folder)
+    found = _read(verdict_path(checkpoint, plan, clip, gpu, folder), checkpoint, plan, gpu)
+    return found if {one.subject.clip for one in found.values()} == {clip} else {}
+
+
+def held_verdicts(
+    checkpoint: str, plan: Plan, gpu: str, folder: Path | None = None
+) -> dict[str, dict[str, Verdict]]:
+    """As `read_verdicts`, by clip, for all clips that there are verdicts on."""
+    pattern = verdict_path(checkpoint, plan, "*", gpu, folder)
+    found = [_read(path, checkpoint, plan, gpu) for path in sorted(pattern.parent.glob(pattern.name))]
+    return {next(iter(one.values())).subject.clip: one for one in found if one}
+
+
+def _read(path: Path, checkpoint: str, plan: Plan, gpu: str) -> dict[str, Verdict]:
+    """What holds in one file, which is of one clip."""
     try:
         found = [Verdict.from_dict(raw) for raw in json.loads(path.read_text("utf-8"))["verdicts"]]
     except (OSError, ValueError, KeyError, TypeError, InputError):
         return {}
-    tier = load_limits().tier(plan)
-    now = (checkpoint, plan.hash, clip, gpu, torch.__version__, source_digest())
+    tier, clips = load_limits().tier(plan), {one.subject.clip for one in found}
+    now = (checkpoint, plan.hash, gpu, torch.__version__, source_digest())
     held = {}
     for one in found:
         was = one.subject
-        made = (was.checkpoint, was.plan, was.clip, was.gpu, was.torch, was.source)
+        made = (was.checkpoint, was.plan, was.gpu, was.torch, was.source)
         today = tier.of(one.gate, truth=was.truth is not None)
-        if made == now and one.passed is not None and dict(one.limits) == today:
+        if made == now and len(clips) == 1 and one.passed is not None and dict(one.limits) == today:
             held[one.gate] = one
     return held

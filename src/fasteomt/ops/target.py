@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fasteomt.errors import InputError, brief
+
 # Shared memory that one program can have, bytes: CUDA C++ Programming Guide, technical specifications per
 # compute capability ("maximum amount of shared memory per thread block").
 _SHARED_MEMORY = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103: 232448, 120: 101376}
@@ -39,8 +41,17 @@ class Target:
 
     @classmethod
     def named(cls, arch: str, processors: int = 132) -> Target:
-        """A target that needn't be here, for compiling ahead of time."""
-        return cls(arch, _SHARED_MEMORY[int(arch.removeprefix("sm_"))], processors)
+        """A target that needn't be here, for plans and for compiling ahead of time.
+
+        Raises:
+            InputError: not 'cpu', nor an architecture whose limits are known here.
+        """
+        if arch == "cpu":
+            return CPU
+        limits = {f"sm_{number}": limit for number, limit in _SHARED_MEMORY.items()}
+        if arch not in limits:
+            raise InputError(f"unknown architecture {brief(arch)}: choose one of cpu, {', '.join(limits)}")
+        return cls(arch, limits[arch], processors)
 
 
 CPU = Target("cpu")

@@ -135,6 +135,7 @@ class _Run:
         self._progress = progress
         self._first_pts: float | None = None
         self._last_pts: float | None = None
+        self._notes = [] if predictor.note is None else [predictor.note]
         self._cut_short = False
         self._unfinished = False
         self._begin = time.monotonic()
@@ -232,7 +233,7 @@ class _Run:
                     sink.discard()
                     del self._sinks[name]
         summary.decoded, summary.skipped = source.decoded, source.skipped
-        summary.problems, summary.notes = list(source.problems), list(source.notes)
+        summary.problems, summary.notes = list(source.problems), [*self._notes, *source.notes]
         covered = self._covered()
         summary.duration = None if covered is None else round(covered, 6)
         summary.seconds = round(time.monotonic() - self._begin, 3)

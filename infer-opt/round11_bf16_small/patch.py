@@ -1,0 +1,16 @@
+"""Round 11: what is left of torch's kernels around the blocks: patches, ScaleBlocks, mask logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fasteomt.stacks import Stack
+
+PARENT = "round5_gemm"
+
+
+def change(stack: Stack) -> Stack:
+    on_gpu = replace(
+        stack.on_gpu, patches="fused", silu_mul="fused", depthwise_norm="fused", mask_logits="fused"
+    )
+    return replace(stack, name="bf16", summary="BF16, fused kernels in one CUDA graph", on_gpu=on_gpu)

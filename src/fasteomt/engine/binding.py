@@ -1,0 +1,322 @@
+"""From a plan to a program: which op a group is, which weights it takes, and which buffers it joins.
+
+In names of shapes: B crops, P patches of a crop, C channels, Q queries.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fasteomt.engine.packing import Packing
+from fasteomt.engine.program import Buffer, Launch, Program
+from fasteomt.errors import InputError, UnsupportedError
+from fasteomt.model.reference import rope_tables
+from fasteomt.model.spec import LAYER_NORM_EPS, ModelSpec
+from fasteomt.ops import (
+    add_norm,
+    attention,
+    depthwise_norm,
+    implementation,
+    linear,
+    mask_logits,
+    patches,
+    rope,
+    silu_mul,
+)
+from fasteomt.ops.grid import Grid
+from fasteomt.ops.rotation import Rotation
+from fasteomt.ops.rows import Rows
+from fasteomt.ops.target import Target
+from fasteomt.plan import Group, Plan, sites
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# The epilogue of a product that the group's last site asks for.
+_EPILOGUES = {"gelu": "gelu", "rope": "rope", "scale+add": "residual"}
+# The mask head's first two products end in a GELU that is no site.
+_WITH_GELU = ("head.mask.0", "head.mask.2")
+
+
+def bind(
+    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int
+) -> Program:
+    """The program of a plan for `crops` crops of `size` x `size` pixels.
+
+    Raises:
+        InputError: groups that no op computes, formats that don't meet, or a size that isn't whole patches.
+        UnsupportedError: an implementation that this device, or these shapes, don't have.
+    """
+    if size % spec.patch_size:
+        raise InputError(f"crops of {size} pixels: {spec.name} needs a multiple of {spec.patch_size}")
+    return _Binder(spec, plan, packing, device, crops, size).bind()
+
+
+class _Binder:
+    def __init__(
+        self, spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int
+    ) -> None:
+        self.spec, self.plan, self.packing, self.device = spec, plan, packing, device
+        self.target = Target.of(device)
+        self.crops, self.side = crops, size // spec.patch_size
+        self.sites = {site.name: site for site in sites(spec)}
+        self.rows = Rows(crops, self.side**2, spec.num_prefix_tokens)
+        self.input = torch.zeros(crops, 3, size, size, device=device)
+        self.memory: dict[object, Tensor] = {}
+        self.launches: list[Launch] = []
+        # Of the group that is being bound:
+        self.group: Group
+        self.dtype: torch.dtype
+        # What it may read: activations, the residual stream, and what waits to be added to that.
+        self.current: Buffer
+        self.stream: Buffer
+        self.delta: Buffer | None = None
+        self.queries: Buffer
+        self.embedding: Buffer
+        self.rotation: Rotation
+        self.masks: Tensor
+        self.classes: Tensor
+
+    def bind(self) -> Program:
+        for group in self.plan.groups:
+            self.group = group
+            if group.recipe not in DTYPES:
+                where = group.sites[0]
+                raise UnsupportedError(f"plan: site '{where}': no kernels in format '{group.recipe}'")
+            self.dtype = DTYPES[group.recipe]
+            self._bind_group()
+        bound = [launch.group.sites for launch in self.launches]
+        fork = 1 + next(i for i, names in enumerate(bound) if names[-1] == "norm")
+        join = next(i for i, names in enumerate(bound) if names[0] == "head.einsum")
+        return Program(self.input, self.masks, self.classes, tuple(self.launches), fork, join)
+
+    def _bind_group(self) -> None:
+        names = self.group.sites
+        ops = tuple(self.sites[name].op for name in names)
+        if names[0].startswith("frame."):
+            return  # before and after the program
+        if names == ("rope",):
+            periods = self.packing.vector("backbone.rope_embed.periods")
+            self.rotation = Rotation.of(rope_tables(periods, self.side, self.side))
+        elif names == ("head.einsum",):
+            self._mask_logits()
+        elif ops[-1] == "layer_norm" and ops[0] != "depthwise_conv":
+            self._norm()
+        elif ops[0] in ("gemm", "conv"):
+            self._linear()
+        else:
+            binders: dict[tuple[str, ...], Callable[[], None]] = {
+                ("unfold",): self._patches,
+                ("rope",): self._rope,
+                ("attention",): self._attention,
+                ("rope", "attention"): self._attention,
+                ("silu*mul",): self._silu_mul,
+                ("depthwise_conv", "layer_norm"): self._depthwise_norm,
+            }
+            if ops not in binders:
+                raise self._no_op(ops)
+            binders[ops]()
+
+    def _no_op(self, ops: tuple[str, ...]) -> InputError:
+        return InputError(f"plan: site '{self.group.sites[0]}': no op computes {' + '.join(ops)} at once")
+
+    def _find(self, op: str, problem: object) -> ModuleType:
+        return implementation(op, self.group.implementation, self.target, problem)
+
+    def _buffer(self, name: str, *shape: int) -> Buffer:
+        """A buffer of the group's format. Blocks share theirs: what one wrote, the next has read."""
+        key = (name.rpartition(".")[2] if name.startswith("block.") else name, shape, self.dtype)
+        if key not in self.memory:
+            self.memory[key] = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return Buffer(name, shape, self.dtype, self.memory[key])
+
+    def _launch(self, run: Callable[[], object], *, side: bool = False) -> None:
+        self.launches.append(Launch(self.group, run, side))
+
+    # Each of the following binds one kind of group.
+
+    def _patches(self) -> None:
+        size, patch = self.input.shape[-1], self.spec.patch_size
+        module = self._find("patches", patches.Problem(self.crops, size, patch, self.dtype))
+        out = self._buffer("patches", self.crops * self.side**2, 3 * patch**2)
+        self._launch(lambda: module.run(self.input, out.tensor, patch))
+        self.current = out
+
+    def _linear(self) -> None:
+        parts = [self.sites[name] for name in self.group.sites]
+        ops = tuple(part.op for part in parts)
+        epilogue = _EPILOGUES.get(ops[-1], "")
+        products = parts[:-1] if epilogue else parts
+        name = products[0].name
+        if any(part.op not in ("gemm", "conv") for part in products):
+            raise self._no_op(ops)
+        if name in _WITH_GELU:
+            epilogue = "gelu"
+        side = name.startswith("head.mask") or name == "head.class"
+        source = self.current
+        if side:
+            source = self.queries if name in ("head.mask.2", "head.mask.4") else self.embedding
+        x = source.read(self.group, self.dtype)
+        (m, k), n = source.shape, self.packing.padded_outputs(products)
+        head_dim = self.spec.embed_dim // self.spec.num_heads if epilogue == "rope" else 0
+        module = self._find("linear", linear.Problem(m, n, k, self.dtype, epilogue, head_dim))
+        dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE)
+        options: dict[str, Any] = {"epilogue": epilogue}
+        if name.startswith("block."):
+            options["rows"] = self.rows
+        if epilogue == "rope":
+            options |= {"rotation": self.rotation, "rotated": 2 * self.spec.embed_dim}
+        if epilogue == "residual":
+            options["scale"] = self.packing.layer_scale(parts[-1])
+            out = self.stream
+        else:
+            out = self._buffer(name, m, n)
+        self._launch(
+            lambda: module.run(x(), dense.weight, dense.bias, out.tensor, **options), side=side
+        )  # fmt: skip
+        if name == "head.class":
+            self.classes = out.tensor[:, : dense.outputs].unflatten(0, (self.crops, -1))
+        elif side:
+            self.queries = out
+        elif epilogue == "residual":
+            pass
+        elif name.endswith((".proj", ".fc2", ".w3")):
+            self.delta = out
+        elif name.startswith("head.up"):
+            self.current = out.view(4 * m, n // 4)
+        else:
+            self.current = out
+
+    def _rope(self) -> None:
+        qkv, rows, rotation = self.current, self.rows, self.rotation
+        head_dim = self.spec.embed_dim // self.spec.num_heads
+        module = self._find("rope", rope.Problem(rows, qkv.shape[1], head_dim, self.dtype))
+        x, turned = qkv.read(self.group, self.dtype), 2 * self.spec.embed_dim
+        self._launch(lambda: module.run(x(), rotation, turned, rows))
+
+    def _attention(self) -> None:
+        heads, rows = self.spec.num_heads, self.rows
+        rotation = self.rotation if len(self.group.sites) == 2 else None
+        problem = attention.Problem(
+            rows, heads, self.spec.embed_dim // heads, self.dtype, rope=rotation is not None
+        )
+        module = self._find("attention", problem)
+        qkv = self.current.read(self.group, self.dtype)
+        out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim)
+
+        def run() -> None:
+            out.tensor = module.run(qkv(), out.tensor, heads, rows, rotation)
+
+        self._launch(run)
+        self.current = out
+
+    def _norm(self) -> None:
+        names = self.group.sites
+        norm, ops = self.sites[names[-1]], [self.sites[name].op for name in names[:-1]]
+        if ops not in ([], ["scale+add"], ["concat"], ["scale+add", "concat"]):
+            raise self._no_op((*ops, norm.op))
+        if ("scale+add" in ops) != (self.delta is not None):
+            raise InputError(f"plan: '{names[0]}': a block's output must be added to the stream once")
+        first, final, spec = norm.name == "block.0.norm1", norm.name == "norm", self.spec
+        stream = self.current if first else self.stream
+        before = self.rows
+        if "concat" in ops:
+            self.rows = Rows(self.crops, before.patches, before.extras + spec.num_queries)
+        source, initial = None, None
+        if first:
+            initial = torch.cat([self.packing.prefix(), self.packing.queries()][: 1 + ("concat" in ops)])
+            source = self._source(lambda crop: crop * before.patches, lambda crop, extra: -1 - extra)
+        elif "concat" in ops:
+            initial = self.packing.queries()
+            source = self._source(
+                before.patch_start,
+                lambda crop, extra: (
+                    before.extra_start(crop) + extra if extra < before.extras else before.extras - 1 - extra
+                ),
+            )
+        elif final:
+            source = self._outputs()
+        count = self.rows.total if source is None else len(source)
+        problem = add_norm.Problem(
+            count, spec.embed_dim, self.dtype,
+            has_delta=self.delta is not None, has_source=source is not None,
+        )  # fmt: skip
+        module = self._find("add_norm", problem)
+        out = self._buffer(norm.name, count, spec.embed_dim)
+        scale = self.packing.layer_scale(self.sites[names[0]]) if self.delta else None
+        moved = source is not None and not final
+        new = self._stream_buffer(count) if moved else stream
+        writes = moved or (self.delta is not None and not final)
+        delta, (weight, bias) = self.delta, self.packing.norm(norm)
+        self._launch(
+            lambda: module.run(
+                stream.tensor, delta and delta.tensor, weight, bias, LAYER_NORM_EPS, out.tensor,
+                scale=scale, x_out=new.tensor if writes else None, source=source, initial=initial,
+            )
+        )  # fmt: skip
+        self.stream, self.delta, self.current = new, None, out
+        if final:
+            split = self.crops * spec.num_queries
+            self.embedding, self.current = out.part(0, split), out.part(split, count)
+
+    def _stream_buffer(self, rows: int) -> Buffer:
+        made = torch.empty(rows, self.spec.embed_dim, device=self.device)
+        return Buffer("residual stream", tuple(made.shape), made.dtype, made)
+
+    def _source(self, of_patches: Callable[[int], int], of_extra: Callable[[int, int], int]) -> Tensor:
+        """For each of the rows of all tokens, where it comes from: see `ops.add_norm`.
+
+        Args:
+            of_patches: by crop, the row of its first patch. of_extra: by crop and extra token, its row.
+        """
+        rows, out = self.rows, torch.empty(self.rows.total, dtype=torch.int32)
+        for crop in range(rows.crops):
+            start, extras = rows.patch_start(crop), rows.extra_start(crop)
+            out[start : start + rows.patches] = of_patches(crop) + torch.arange(rows.patches)
+            out[extras : extras + rows.extras] = torch.tensor([of_extra(crop, i) for i in range(rows.extras)])
+        return out.to(self.device)
+
+    def _outputs(self) -> Tensor:
+        """The rows that the head reads: all queries, then all patches."""
+        rows, crops = self.rows, range(self.crops)
+        ends = [rows.extra_start(crop) + rows.extras for crop in crops]
+        spans = [
+            *((end - self.spec.num_queries, end) for end in ends),
+            *((rows.patch_start(crop), rows.patch_start(crop) + rows.patches) for crop in crops),
+        ]
+        found = list(itertools.chain.from_iterable(range(*span) for span in spans))
+        return torch.tensor(found, dtype=torch.int32, device=self.device)
+
+    def _silu_mul(self) -> None:
+        x = self.current.read(self.group, self.dtype)
+        m, hidden = self.current.shape[0], self.current.shape[1] // 2
+        module = self._find("silu_mul", silu_mul.Problem(m, hidden, self.dtype))
+        out = self._buffer(self.group.sites[0], m, hidden)
+        self._launch(lambda: module.run(x(), out.tensor))
+        self.current = out
+
+    def _depthwise_norm(self) -> None:
+        depthwise, norm = (self.sites[name] for name in self.group.sites)
+        level = int(depthwise.name.removeprefix("head.up").partition(".")[0])
+        grid = Grid(self.crops, self.side, level)
+        module = self._find("depthwise_norm", depthwise_norm.Problem(grid, self.spec.embed_dim, self.dtype))
+        x, taps = self.current.read(self.group, self.dtype), self.packing.depthwise(depthwise)
+        weight, bias = self.packing.norm(norm)
+        out = self._buffer(depthwise.name, *self.current.shape)
+        self._launch(lambda: module.run(x(), taps, weight, bias, LAYER_NORM_EPS, out.tensor, grid))
+        self.current = out
+
+    def _mask_logits(self) -> None:
+        spec, grid = self.spec, Grid(self.crops, self.side, self.spec.num_upscale_blocks)
+        given = DTYPES[self.plan.groups[-1].recipe]  # what comes after the network takes this
+        problem = mask_logits.Problem(grid, spec.num_queries, spec.embed_dim, self.dtype, given)
+        module = self._find("mask_logits", problem)
+        queries, features = (one.read(self.group, self.dtype) for one in (self.queries, self.current))
+        shape = (self.crops, spec.num_queries, grid.resolution, grid.resolution)
+        self.masks = torch.empty(shape, dtype=given, device=self.device)
+        self._launch(lambda: module.run(queries(), features(), self.masks, grid))

@@ -1,0 +1,235 @@
+"""CUDA C++ for Hopper (`hopper_gemm.cu`): fed by TMA, tiles cut where patches are, all epilogues."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
+from torch import Tensor
+
+from fasteomt.compat import nvrtc
+from fasteomt.ops.linear import Problem
+from fasteomt.ops.rotation import Rotation
+from fasteomt.ops.rows import Rows
+from fasteomt.ops.target import Target
+
+BIAS_DTYPE: torch.dtype | None = torch.float32
+ARCH = "sm_90a"
+_SOURCE, _HEADERS = "hopper_gemm.cu", ("hopper_ptx.cuh", "hopper_epilogue.cuh")
+BLOCK_M, HALF_M, BLOCK_K, THREADS = 128, 64, 64, 384
+_BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
+_MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
+_UNIT_N = 32  # columns that are written at a time
+_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
+_MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
+
+
+@dataclass(frozen=True)
+class Config:
+    """`cluster`: blocks that share what they read of the weights; `lag`: steps by which the second half of a
+    tile's rows runs behind the first, so that one half multiplies while the other's results are finished."""
+
+    block_n: int
+    cluster: int
+    lag: int
+    stages: int
+
+    @property
+    def shared(self) -> int:
+        """Dynamic shared memory, bytes, 1024 of them to align the ring."""
+        return self.stages * _stage_bytes(self.block_n) + _STAGING_BYTES + 1024
+
+
+def _stage_bytes(block_n: int) -> int:
+    return (BLOCK_M + block_n) * BLOCK_K * 2
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How tiles are dealt to the clusters of a launch; `hopper_gemm.cu` says how it reads these numbers.
+
+    `row_tiles`: (first row, rows) of each. Clusters take `together` groups of them with each column tile, and
+    the `alone` others with a group of column tiles; the last `spread` clusters take these. `time`: of the
+    cluster that has most to do, in tiles of 128 rows.
+    """
+
+    row_tiles: tuple[tuple[int, int], ...]
+    together: int
+    alone: int
+    column_tiles: int
+    clusters: int
+    spread: int
+    time: float
+
+    @classmethod
+    def of(cls, m: int, n: int, rows: Rows | None, config: Config, processors: int) -> Schedule:
+        row_tiles = tuple((rows or Rows(1, m, 0)).tiles(BLOCK_M))
+        columns = math.ceil(n / config.block_n)
+        together = sum(count > HALF_M for _, count in row_tiles) // config.cluster
+        alone = [0.5 if count <= HALF_M else 1.0 for _, count in row_tiles[together * config.cluster :]]
+        groups, single = together * columns, alone * math.ceil(columns / config.cluster)
+        clusters = min(processors // config.cluster, groups + len(single))
+        time, spread = min((_time(groups, single, clusters, each), each) for each in range(1, clusters + 1))
+        return cls(row_tiles, together, len(alone), columns, clusters, spread, time)
+
+
+def _time(groups: int, alone: Sequence[float], clusters: int, spread: int) -> float:
+    """Of the slowest cluster: `groups` dealt in turn from the first on, `alone` to the last `spread`."""
+    times = [float(len(range(cluster, groups, clusters))) for cluster in range(clusters)]
+    for first in range(spread):
+        times[-1 - first] += sum(alone[first::spread])
+    return max(times)
+
+
+def unsupported(target: Target, problem: Problem) -> str | None:
+    if target.sm != 90:
+        return "needs sm_90: it is written in Hopper's own instructions"
+    if problem.dtype not in _TYPES:
+        return f"{problem.dtype} isn't a 16-bit format"
+    if problem.k % 8 or problem.n % _UNIT_N:
+        return f"K must be a multiple of 8 and N of {_UNIT_N}, not {problem.k} and {problem.n}"
+    if problem.epilogue == "rope" and problem.head_dim % 32:
+        return f"heads of a multiple of 32 features, not {problem.head_dim}"
+    if problem.m > _MAX_M:
+        return f"at most {_MAX_M} rows, not {problem.m}"
+    return None
+
+
+def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
+    """What is worth timing, the best guess first."""
+    lag = 0 if problem.epilogue == "residual" else 2
+    limit = _MAX_RESIDUAL_N if problem.epilogue == "residual" else max(_BLOCK_N)
+    usual = [_config(target, size, 2, lag) for size in _BLOCK_N if size <= limit]
+    usual.sort(key=lambda config: _cycles(target, problem, config))
+    others = [
+        _config(target, each.block_n, *other) for other in ((1, lag), (2, 2 - lag)) for each in usual[:2]
+    ]
+    return (*usual[:4], *others)
+
+
+def _config(target: Target, block_n: int, cluster: int, lag: int) -> Config:
+    """With as many stages as fit beside the barriers, two of 8 bytes each."""
+    room = target.shared_memory - Config(block_n, cluster, lag, 0).shared
+    return Config(block_n, cluster, lag, min(8, room // (_stage_bytes(block_n) + 16)))
+
+
+def _cycles(target: Target, problem: Problem, config: Config) -> float:
+    """A guess: tensor cores do a step of 64 in 4 cycles a column, L2 gives a processor 38 bytes a cycle, and
+    filling the ring and finishing a tile take as long as some steps more."""
+    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors)
+    fetched = (BLOCK_M + config.block_n / config.cluster) * BLOCK_K * 2
+    step = max(4 * config.block_n, fetched / 38)
+    return schedule.time * (problem.k / BLOCK_K + 4) * step
+
+
+def run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    rows: Rows | None = None,
+    epilogue: str = "",
+    rotation: Rotation | None = None,
+    rotated: int = 0,
+    scale: Tensor | None = None,
+    config: Config | None = None,
+) -> None:
+    """`ops.linear` says what it computes; `config`: one of `candidates`, the first if None."""
+    assert epilogue != "rope" or (rows is not None and rotation is not None)
+    turns = rotation if epilogue == "rope" else None
+    head_dim = 2 * turns.sin.shape[1] if turns else 0
+    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], x.dtype, epilogue, head_dim)
+    with torch.cuda.device(x.device):
+        launch = _launch(problem, rows, config, torch.cuda.current_device())
+        tables = (turns.sin, turns.cos) if turns else (None, None)
+        pointers = (0 if each is None else each.data_ptr() for each in (out, bias, scale, *tables))
+        job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
+        share = launch.config.block_n // launch.config.cluster
+        maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
+        launch.kernel.launch(launch.blocks, THREADS, (*maps, ctypes.create_string_buffer(job, len(job))))
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """`job`: format of the kernel's `Job`, whose integers from the second on are `numbers`."""
+
+    kernel: nvrtc.Kernel
+    config: Config
+    blocks: int
+    job: str
+    numbers: tuple[int, ...]
+
+
+@cache
+def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: int) -> _Launch:
+    target = Target.of(torch.device("cuda", device))
+    config = config or candidates(target, problem)[0]
+    schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors)
+    table = _table_length(schedule)
+    kernel = _kernel(config, problem.dtype, problem.epilogue, problem.head_dim, table, device)
+    tokens = (rows.patches, rows.extras) if rows else (problem.m, 0)
+    dealt = (
+        problem.n,
+        schedule.column_tiles,
+        math.ceil(problem.k / BLOCK_K),
+        schedule.together,
+        schedule.alone,
+        schedule.spread,
+    )
+    tiles = [number for tile in schedule.row_tiles for number in tile]
+    padding = [0] * (2 * table - len(tiles))
+    return _Launch(
+        kernel,
+        config,
+        schedule.clusters * config.cluster,
+        f"@5Pq{9 + 2 * table}i0q",
+        (*tokens, *dealt, *tiles, *padding),
+    )
+
+
+def _table_length(schedule: Schedule) -> int:
+    """Of the parameter that holds the row tiles; few lengths, since each is a kernel of its own."""
+    return max(32, 1 << (len(schedule.row_tiles) - 1).bit_length())
+
+
+@cache
+def _kernel(
+    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int, table: int, device: int
+) -> nvrtc.Kernel:
+    """Loaded on `device`, which is the current one."""
+    return nvrtc.load(compiled(config, dtype, epilogue, head_dim, table), "linear", config.shared)
+
+
+def compiled(
+    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int = 0, table: int = 32
+) -> nvrtc.Binary:
+    """The kernel's machine code; needs no GPU."""
+    accumulators = range(config.block_n // 2)
+    values: dict[str, object] = {
+        "BLOCK_N": config.block_n,
+        "CLUSTER": config.cluster,
+        "STAGES": config.stages,
+        "LAG": config.lag,
+        "TYPE": _TYPES[dtype],
+        "HEAD_DIM": head_dim,
+        "MAX_ROW_TILES": table,
+        "ACCUMULATORS": '"' + ", ".join(f"%{i}" for i in accumulators) + '"',
+        "ACCUMULATOR_OPERANDS": ", ".join(f'"+f"(acc[{i}])' for i in accumulators),
+    }
+    for i, name in enumerate(("A_OPERAND", "B_OPERAND"), start=len(accumulators)):
+        values[name] = f'"%{i}"'
+    if epilogue:
+        values[epilogue.upper()] = 1
+    options = (f"--define-macro={name}={value}" for name, value in values.items())
+    folder = files("fasteomt.ops.linear")
+    source, *headers = (folder.joinpath(name).read_text("utf-8") for name in (_SOURCE, *_HEADERS))
+    named = tuple(zip(_HEADERS, headers, strict=True))
+    return nvrtc.compile_source(source, ARCH, ("--ptxas-options=-v", *options), named)

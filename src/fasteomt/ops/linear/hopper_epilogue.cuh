@@ -1,0 +1,202 @@
+// What happens to a tile's sums in a consumer's registers before, and after: for hopper_gemm.cu.
+#pragma once
+
+// max(x, 0) - u P(X > u), u = |x|, X standard normal. log2 P(X > u) is nearly a parabola: by a polynomial fitted
+// on [0, 5.6] that falls beyond, the result errs by 5e-7. A third of erff's instructions, for which the tensor
+// cores would wait.
+__device__ __forceinline__ float gelu(float x) {
+    const float u = fabsf(x);
+    float p = fmaf(-1.58788555e-6f, u, 5.76030361e-5f);
+    p = fmaf(p, u, -9.05542576e-4f);
+    p = fmaf(p, u, 8.43192264e-3f);
+    p = fmaf(p, u, -5.38442507e-2f);
+    p = fmaf(p, u, -4.58546042e-1f);
+    p = fmaf(p, u, -1.15123022f);
+    p = fmaf(p, u, -9.99996126e-1f);
+    return fmaxf(x, 0.0f) - u * power_of_two(p);
+}
+
+// What one thread writes of a tile: rows `row` and `row + 8` of the matrix, if they are the tile's, and of each
+// 8 columns 2 beside one another. Accumulator 4 g + 2 h + i is column 8 g + `lane_column` + i of row + 8 h.
+struct Place {
+    int first, rows, column, columns, lane, warp_row, row, lane_column;
+
+    __device__ __forceinline__ Place(const Tile& tile, const Job& job)
+        : first(tile.at.first), rows(tile.at.rows), column(tile.column), columns(job.columns - tile.column) {
+        lane = threadIdx.x % 32;
+        warp_row = threadIdx.x / 32 * 16;
+        row = warp_row + lane / 4;
+        lane_column = lane % 4 * 2;
+    }
+    // Whether the 8 columns are in the matrix; decided for 32 of them at a time.
+    __device__ __forceinline__ bool has(int group) const { return group / 4 * UNIT_N < columns; }
+    __device__ __forceinline__ bool writes(int half) const { return row + 8 * half < rows; }
+};
+
+// Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
+__device__ __forceinline__ void start_sums(const Job& job, const Place& at, float (&acc)[BLOCK_N / 2]) {
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+        float2 bias = make_float2(0.0f, 0.0f);
+        if (job.bias && at.has(group)) {
+            bias = *reinterpret_cast<const float2*>(job.bias + at.column + 8 * group + at.lane_column);
+        }
+        acc[4 * group] = acc[4 * group + 2] = bias.x;
+        acc[4 * group + 1] = acc[4 * group + 3] = bias.y;
+    }
+}
+
+#if RESIDUAL
+
+// What is needed after the sums and loaded before: the residual stream, and of the scale a share that each lane
+// of a warp has.
+struct Before {
+    float2 stream[BLOCK_N / 8][2];
+    float scale[BLOCK_N / 32];
+};
+
+__device__ __forceinline__ float2* stream_at(const Job& job, const Place& at, int group, int half) {
+    const long long row = at.first + at.row + 8 * half;
+    return reinterpret_cast<float2*>(
+        static_cast<float*>(job.out) + row * job.out_stride + at.column + 8 * group + at.lane_column
+    );
+}
+
+__device__ __forceinline__ void load_before(const Job& job, const Place& at, Before& before) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 32; ++i) {
+        const int column = at.column + 32 * i + at.lane;
+        before.scale[i] = job.scale && column < job.columns ? job.scale[column] : 1.0f;
+    }
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (at.writes(half) && at.has(group)) {
+                before.stream[group][half] = *stream_at(job, at, group, half);
+            }
+        }
+    }
+}
+
+// `staging`: of this warp, for the scale.
+__device__ __forceinline__ void write(
+    const Job& job, const Place& at, const float (&acc)[BLOCK_N / 2], const Before& before, u32 staging
+) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 32; ++i) store_shared(staging + 4 * (32 * i + at.lane), before.scale[i]);
+    __syncwarp();
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+        if (!at.has(group)) break;
+        const float2 scale = load_shared_pair(staging + 4 * (8 * group + at.lane_column));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (!at.writes(half)) continue;
+            float2 sum = before.stream[group][half];
+            sum.x = fmaf(scale.x, acc[4 * group + 2 * half], sum.x);
+            sum.y = fmaf(scale.y, acc[4 * group + 2 * half + 1], sum.y);
+            *stream_at(job, at, group, half) = sum;
+        }
+    }
+    __syncwarp();
+}
+
+#else
+
+#if ROPE
+// Units of columns after which a thread's angles repeat; all of them where heads don't start with tiles.
+constexpr int PERIOD = BLOCK_N % HEAD_DIM == 0 ? HEAD_DIM / UNIT_N : BLOCK_N / UNIT_N;
+
+// The patch of a row, or -1 for an extra token: even crops start with patches, odd ones with extras.
+__device__ __forceinline__ int patch_of(const Job& job, int row) {
+    const int tokens = job.patches + job.extras, crop = row / tokens;
+    const int patch = row - crop * tokens - (crop & 1) * job.extras;
+    return patch >= 0 && patch < job.patches ? patch : -1;
+}
+#else
+constexpr int PERIOD = 1;
+#endif
+
+// One warp's 16 rows go to memory in units of 32 columns by way of `staging`, so that each lane writes 16 bytes
+// and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
+__device__ __forceinline__ void write(
+    const Job& job, const Place& at, const float (&acc)[BLOCK_N / 2], u32 staging
+) {
+    // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
+    const int store_row = at.lane % 16, store_chunk = at.lane / 16;
+    const int load_row = at.lane / 4, load_chunk = at.lane % 4;
+    const u32 load_from = staging + load_row * 64 + ((load_chunk ^ (load_row / 2 & 3)) * 16);
+    unsigned short* const out = static_cast<unsigned short*>(job.out) +
+                                (at.first + at.warp_row + load_row) * job.out_stride + at.column + load_chunk * 8;
+#if ROPE
+    int patch[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        patch[half] = at.writes(half) ? patch_of(job, at.first + at.row + 8 * half) : -1;
+    }
+#endif
+#pragma unroll
+    for (int phase = 0; phase < PERIOD; ++phase) {
+#if ROPE
+        float sin[UNIT_N / 8][2], cos[UNIT_N / 8][2];
+#pragma unroll
+        for (int group = 0; group < UNIT_N / 8; ++group) {
+            const int column = at.column + phase * UNIT_N + 8 * group + at.lane_column;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const bool turns = patch[half] >= 0 && at.column < job.rotated;
+                const int angle = patch[half] * (HEAD_DIM / 2) + column % HEAD_DIM / 2;
+                sin[group][half] = turns ? job.sin[angle] : 0.0f;
+                cos[group][half] = turns ? job.cos[angle] : 1.0f;
+            }
+        }
+#endif
+#pragma unroll
+        for (int unit = phase; unit < BLOCK_N / UNIT_N; unit += PERIOD) {
+            if (!at.has(unit * 4)) break;
+#if ROPE
+            const bool turned = at.column + unit * UNIT_N < job.rotated;
+#endif
+#pragma unroll
+            for (int pair = 0; pair < 2; ++pair) {
+                u32 packed[4];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int group = unit * 4 + pair * 2 + i;
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        float a = acc[4 * group + 2 * half];
+                        float b = acc[4 * group + 2 * half + 1];
+#if GELU
+                        a = gelu(a);
+                        b = gelu(b);
+#elif ROPE
+                        if (turned) {
+                            const float s = sin[pair * 2 + i][half], c = cos[pair * 2 + i][half];
+                            const float first = a;
+                            a = a * c - b * s;
+                            b = b * c + first * s;
+                        }
+#endif
+                        packed[i * 2 + half] = pack(a, b);
+                    }
+                }
+                const int chunk = pair * 2 + store_chunk;
+                store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                // 8 rows on, the swizzle is the same.
+                const uint4 value = load_shared(load_from + half * 8 * 64);
+                if (at.writes(half)) {
+                    *reinterpret_cast<uint4*>(out + half * 8 * job.out_stride + unit * UNIT_N) = value;
+                }
+            }
+            __syncwarp();
+        }
+    }
+}
+
+#endif

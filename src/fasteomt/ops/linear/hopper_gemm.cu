@@ -1,0 +1,228 @@
+// One linear layer for Hopper (sm_90a): x (M, K) W (N, K)^T + bias, and what follows it.
+//
+// Blocks stay for the whole launch, one a multiprocessor. One thread of the last warpgroup copies tiles of x
+// and W into a ring of STAGES; the first two warpgroups each multiply 64 of a tile's 128 rows. The ring runs
+// on from one tile into the next, so that the next one is being fetched while results are written. The blocks
+// of a cluster work on different rows and the same columns, and each fetches its share of W for all: reading
+// from L2 is what limits otherwise.
+//
+// Defined by who compiles this:
+//   BLOCK_N           columns of a tile, a multiple of 32 up to 256
+//   CLUSTER           blocks of a cluster, 1 or 2
+//   STAGES, LAG       stages of the ring; by how many of them the second warpgroup runs behind the first
+//   TYPE              bf16 or f16, as PTX writes it
+//   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none; HEAD_DIM: of ROPE
+//   MAX_ROW_TILES     length of the table of tiles
+//   ACCUMULATORS      "%0, %1, ..."; ACCUMULATOR_OPERANDS: "+f"(acc[0]), ...: BLOCK_N / 2 of each
+//   A_OPERAND, B_OPERAND  "%<number>": the operands that follow the accumulators
+
+#include "hopper_ptx.cuh"
+
+constexpr int BLOCK_K = 64, HALF_M = 64;
+constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
+constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2, STAGE_BYTES = 2 * HALF_BYTES + CLUSTER * SHARE_BYTES;
+constexpr int CONSUMERS = 256, UNIT_N = 32;
+
+struct RowTile {
+    int first, rows;
+};
+
+struct Job {
+    void* out;          // (M, N), rows out_stride elements apart
+    const float* bias;  // (N,) or null
+    const float* scale; // (N,) or null for 1, of RESIDUAL
+    const float* sin;   // (patches, HEAD_DIM / 2), of ROPE
+    const float* cos;
+    long long out_stride;
+    int rotated, patches, extras; // of ROPE: columns to turn, and tokens of a crop
+    int columns, column_tiles;    // columns: N, a multiple of UNIT_N
+    int steps;                    // of BLOCK_K
+    int together, alone, spread;  // see Schedule
+    RowTile row_tiles[MAX_ROW_TILES];
+};
+
+// A tile's rows and first column; `shared`: all blocks of the cluster have this column.
+struct Tile {
+    RowTile at;
+    int column;
+    bool shared;
+};
+
+#include "hopper_epilogue.cuh"
+
+// Describes rows of 128 bytes (BLOCK_K elements) for `multiply`, as `copy_box` laid them down: 16-byte chunks
+// swizzled within groups of 8 rows, which are 1024 bytes apart. Start and stride count in units of 16 bytes.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+    constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
+    return SWIZZLE_128 | STRIDE | UNUSED | ((address & 0x3FFFF) >> 4);
+}
+
+// Position in the ring. `parity` is that of the round: 0 in the first.
+struct Cursor {
+    int stage = 0;
+    u32 parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// The tiles of this block. First the cluster's blocks take row tiles beside one another and share columns, for
+// `together` groups of row tiles in turn, so that clusters that run at a time share columns too. Then come the
+// `alone` row tiles left, the small ones among them: the blocks share the row tile and take columns beside one
+// another. The last `spread` clusters do these, since they have fewer of the others.
+struct Schedule {
+    const Job& job;
+    int rank, next_together, next_alone;
+
+    __device__ __forceinline__ Schedule(const Job& of) : job(of) {
+        rank = blockIdx.x % CLUSTER;
+        next_together = blockIdx.x / CLUSTER;
+        next_alone = gridDim.x / CLUSTER - 1 - next_together;
+        if (next_alone >= job.spread) next_alone = alone_items();
+    }
+    __device__ __forceinline__ int alone_items() const {
+        return job.alone * ((job.column_tiles + CLUSTER - 1) / CLUSTER);
+    }
+
+    // Blocks of a cluster have equally many; one that has nothing to do gets a tile without rows.
+    __device__ __forceinline__ bool next(Tile& tile) {
+        tile.shared = next_together < job.together * job.column_tiles;
+        if (tile.shared) {
+            tile.at = job.row_tiles[next_together % job.together * CLUSTER + rank];
+            tile.column = next_together / job.together * BLOCK_N;
+            next_together += gridDim.x / CLUSTER;
+        } else if (next_alone < alone_items()) {
+            const int column_tile = next_alone / job.alone * CLUSTER + rank;
+            tile.at = job.row_tiles[job.together * CLUSTER + next_alone % job.alone];
+            if (column_tile >= job.column_tiles) tile.at.rows = 0;
+            tile.column = column_tile * BLOCK_N;
+            next_alone += job.spread;
+        } else {
+            return false;
+        }
+        return true;
+    }
+};
+
+__device__ __forceinline__ void produce(
+    const TensorMap& x, const TensorMap& weight, const Job& job, u32 ring, u32 full, u32 empty
+) {
+    Schedule schedule(job);
+    Cursor at;
+    Tile tile;
+    while (schedule.next(tile)) {
+        const int halves = (tile.at.rows + HALF_M - 1) / HALF_M;
+        const u32 bytes = halves > 0 ? halves * HALF_BYTES + CLUSTER * SHARE_BYTES : 0;
+        for (int step = 0; step < job.steps; ++step) {
+            const u32 to = ring + at.stage * STAGE_BYTES, barrier = full + 8 * at.stage;
+            const int k = step * BLOCK_K;
+            barrier_wait(empty + 8 * at.stage, at.parity ^ 1);
+            barrier_arrive_expecting(barrier, bytes);
+            if (halves > 0) copy_box(to, x, k, tile.at.first, barrier);
+            if (halves > 1) copy_box(to + HALF_BYTES, x, k, tile.at.first + HALF_M, barrier);
+            const u32 to_weight = to + 2 * HALF_BYTES;
+            if (CLUSTER > 1 && tile.shared) {
+                const int share = schedule.rank;
+                copy_box_to_all(to_weight + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
+            } else if (halves > 0) {
+                for (int share = 0; share < CLUSTER; ++share) {
+                    copy_box(to_weight + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
+                }
+            }
+            at.advance();
+        }
+    }
+}
+
+__device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 empty, u32 staging) {
+    // The shuffle tells the compiler that it is the same in a warp.
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+    // A ring's length behind, the second warpgroup would keep the first one from every stage.
+    const int lag = job.steps >= 2 * STAGES ? LAG : 0;
+    Schedule schedule(job);
+    Cursor at;
+    Tile tile;
+    while (schedule.next(tile)) {
+        if (tile.at.rows <= group * HALF_M) {
+            for (int step = 0; step < job.steps; ++step) {
+                barrier_wait(full + 8 * at.stage, at.parity);
+                __syncwarp();
+                if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);
+                at.advance();
+            }
+            continue;
+        }
+        const bool lags = lag && tile.at.rows > HALF_M;
+        const Place place(tile, job);
+#if RESIDUAL
+        Before before;
+        load_before(job, place, before);
+#endif
+        if (lags && group == 1) wait_for_first();
+        float acc[BLOCK_N / 2];
+        start_sums(job, place, acc);
+        u32 finished = empty;
+        for (int step = 0; step < job.steps; ++step) {
+            const u32 stage = ring + at.stage * STAGE_BYTES;
+            const u64 a = descriptor(stage + group * HALF_BYTES), b = descriptor(stage + 2 * HALF_BYTES);
+            barrier_wait(full + 8 * at.stage, at.parity);
+            multiply_fence();
+#pragma unroll
+            for (int i = 0; i < BLOCK_K / 16; ++i) {
+                // 16 elements, 32 bytes, further along the rows.
+                multiply(acc, a + 2 * i, b + 2 * i);
+            }
+            multiply_commit();
+            multiply_wait_but_one();
+            if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);
+            if (lags && group == 0 && step == lag - 1) tell_second();
+            finished = empty + 8 * at.stage;
+            at.advance();
+        }
+        multiply_wait(acc);
+        if (lane < CLUSTER) barrier_arrive(finished, lane);
+        const u32 own_staging = staging + place.warp_row * UNIT_N * 2;
+#if RESIDUAL
+        write(job, place, acc, before, own_staging);
+#else
+        write(job, place, acc, own_staging);
+#endif
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS + 128, 1) linear(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ Job job
+) {
+    extern __shared__ unsigned char memory[];
+    __shared__ alignas(8) u64 barriers[2 * STAGES];
+    // Swizzling goes by address: the ring starts at a multiple of 1024 bytes.
+    const u32 ring = (shared_address(memory) + 1023) & ~1023u;
+    const u32 staging = ring + STAGES * STAGE_BYTES;
+    const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
+
+    if (threadIdx.x == CONSUMERS) {
+        prefetch_map(x);
+        prefetch_map(weight);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(full + 8 * stage, 1);
+            barrier_init(empty + 8 * stage, CLUSTER * CONSUMERS / 32);
+        }
+        barriers_ready();
+    }
+    cluster_sync();
+
+    // 128 x 40 + 256 x 232 registers are those that 384 threads start with, 168 each.
+    if (threadIdx.x >= CONSUMERS) {
+        fewer_registers<40>();
+        if (threadIdx.x == CONSUMERS) produce(x, weight, job, ring, full, empty);
+    } else {
+        more_registers<232>();
+        consume(job, ring, full, empty, staging);
+    }
+    // The other block may still arrive at barriers here.
+    cluster_sync();
+}

@@ -1,0 +1,52 @@
+"""One Triton kernel: a program takes one channel of a few patches, so it writes whole runs of columns."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fasteomt.ops.patches import Problem
+from fasteomt.ops.target import Target
+
+BLOCK = 1024  # pixels of a program
+
+
+def unsupported(target: Target, problem: Problem) -> str | None:
+    if target.arch == "cpu":
+        return "needs a GPU: use 'reference'"
+    if problem.dtype not in (torch.bfloat16, torch.float16):
+        return f"{problem.dtype} is not 16-bit: use 'reference'"
+    return None
+
+
+@triton.jit
+def cut(
+    crops: tl.tensor,
+    out: tl.tensor,
+    total: int,
+    SIZE: tl.constexpr,
+    PATCH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    channel = tl.program_id(1)
+    side: tl.constexpr = SIZE // PATCH
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, COLUMNS)[None, :]
+    real = (rows < total) & (columns < PATCH * PATCH)
+    top = ((rows // (side * side)) * 3 + channel) * SIZE + rows // side % side * PATCH
+    pixels = (top + columns // PATCH).to(tl.int64) * SIZE + rows % side * PATCH + columns % PATCH
+    value = tl.load(crops + pixels, mask=real)
+    places = (rows * 3 + channel).to(tl.int64) * (PATCH * PATCH) + columns
+    tl.store(out + places, value.to(out.dtype.element_ty), mask=real)
+
+
+def run(crops: Tensor, out: Tensor, patch: int) -> None:
+    columns = triton.next_power_of_2(patch * patch)
+    rows = max(1, BLOCK // columns)
+    total = out.shape[0]
+    cut[(triton.cdiv(total, rows), 3)](
+        crops, out, total, SIZE=crops.shape[3], PATCH=patch, ROWS=rows, COLUMNS=columns, num_warps=4
+    )

@@ -1,0 +1,139 @@
+"""The Hopper GEMM compiled without a GPU: its instructions, no spills; and its tiles: each output once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from fasteomt.ops.linear import Problem, cuda
+from fasteomt.ops.linear.cuda import Config, Schedule, candidates, unsupported
+from fasteomt.ops.rows import Rows
+from fasteomt.ops.target import Target
+
+BF16, FP16 = torch.bfloat16, torch.float16
+H200 = Target.named("sm_90")
+TWO_CROPS, JOINT = Rows(2, 1024, 5), Rows(2, 1024, 105)
+PROBLEMS = {
+    "L qkv": Problem(2058, 3072, 1024, BF16, "rope", 64),
+    "L proj": Problem(2058, 1024, 1024, BF16, "residual"),
+    "L fc1": Problem(2058, 4096, 1024, FP16, "gelu"),
+    "L fc2": Problem(2058, 1024, 4096, BF16, "residual"),
+    "L fc1, joint": Problem(2258, 4096, 1024, BF16, "gelu"),
+    "B qkv": Problem(2058, 2304, 768, FP16, "rope", 64),
+    "B fc1": Problem(2058, 3072, 768, BF16, "gelu"),
+    "T proj": Problem(2058, 192, 192, FP16, "residual"),
+    "7B qkv": Problem(2058, 12288, 4096, BF16, "rope", 128),
+    "patches": Problem(2048, 1024, 768, BF16),
+}
+
+
+@pytest.fixture(scope="module")
+def cuobjdump() -> str:
+    triton = pytest.importorskip("triton", reason="its package has the disassembler")
+    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
+
+
+def sass(tool: str, cubin: bytes, folder: Path) -> str:
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    return subprocess.run([tool, "--dump-sass", path], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of torch for CUDA")
+@pytest.mark.parametrize(
+    ("name", "cluster"), [*((name, 2) for name in PROBLEMS), ("L qkv", 1), ("L fc1", 1), ("L fc2", 1)]
+)
+def test_compiles_to_hopper_instructions_without_spills(
+    name: str, cluster: int, cuobjdump: str, tmp_path: Path
+) -> None:
+    problem = PROBLEMS[name]
+    assert unsupported(H200, problem) is None
+    config = next(each for each in candidates(H200, problem) if each.cluster == cluster)
+    found = cuda.compiled(config, problem.dtype, problem.epilogue, problem.head_dim)
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in found.log
+    # Warpgroups exchange registers: all that 384 threads can start with must be there.
+    assert "Used 168 registers" in found.log
+    # Products that the compiler can't keep in flight are waited for one by one, and it says so.
+    assert "serialized" not in found.log and "setmaxnreg" not in found.log
+    code = sass(cuobjdump, found.cubin, tmp_path)
+    kind = {BF16: ".BF16", FP16: ""}[problem.dtype]
+    assert code.count(f"HGMMA.64x{config.block_n}x16.F32{kind} ") == 4
+    assert "UTMALDG.2D" in code and ("UTMALDG.2D.MULTICAST" in code) == (config.cluster == 2)
+    assert code.count("USETMAXREG") == 2
+    # A fence for the whole GPU in the loop would cost more than its products.
+    assert "MEMBAR.ALL.GPU" not in code and "MEMBAR.SC" not in code
+    assert "LDL" not in code and "STL" not in code
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_candidates_fit_into_shared_memory(name: str) -> None:
+    found = candidates(H200, PROBLEMS[name])
+    assert len(found) == len(set(found)) >= 4
+    for config in found:
+        assert config.stages >= 3
+        assert config.shared + 16 * config.stages <= H200.shared_memory
+        # Boxes of the weights start at multiples of 1024 bytes, as their swizzle needs.
+        assert config.block_n // config.cluster % 8 == 0
+        assert config.lag < config.stages
+
+
+def tiles_of(schedule: Schedule, config: Config) -> list[list[tuple[int, int]]]:
+    """By block, the (row tile, column tile) pairs that hopper_gemm.cu's `Schedule` deals it."""
+    found: list[list[tuple[int, int]]] = []
+    groups = schedule.together * schedule.column_tiles
+    single = schedule.alone * -(-schedule.column_tiles // config.cluster)
+    for block in range(schedule.clusters * config.cluster):
+        cluster, rank = divmod(block, config.cluster)
+        own = []
+        for item in range(cluster, groups, schedule.clusters):
+            column, group = divmod(item, schedule.together)
+            own.append((group * config.cluster + rank, column))
+        first = schedule.clusters - 1 - cluster
+        for item in range(first if first < schedule.spread else single, single, schedule.spread):
+            columns, row = divmod(item, schedule.alone)
+            own.append((schedule.together * config.cluster + row, columns * config.cluster + rank))
+        found.append([pair for pair in own if pair[1] < schedule.column_tiles])
+    return found
+
+
+@pytest.mark.parametrize("rows", [TWO_CROPS, JOINT, Rows(3, 256, 5), Rows(1, 1600, 5), Rows(1, 16, 7), None])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_output_belongs_to_one_block(name: str, rows: Rows | None) -> None:
+    problem = PROBLEMS[name]
+    m = rows.total if rows else 8192
+    for config in candidates(H200, problem):
+        schedule = Schedule.of(m, problem.n, rows, config, 132)
+        assert schedule.clusters * config.cluster <= 132
+        assert schedule.column_tiles * config.block_n >= problem.n
+        dealt = [pair for block in tiles_of(schedule, config) for pair in block]
+        every = {(row, c) for row in range(len(schedule.row_tiles)) for c in range(schedule.column_tiles)}
+        assert len(dealt) == len(every) and set(dealt) == every
+        covered = [row for first, count in schedule.row_tiles for row in range(first, first + count)]
+        assert sorted(covered) == list(range(m))
+        together = schedule.row_tiles[: schedule.together * config.cluster]
+        assert all(count > cuda.HALF_M for _, count in together)
+
+
+@pytest.mark.parametrize(
+    ("name", "time"), [("L qkv", 2), ("L proj", 1), ("L fc1", 2), ("L fc2", 1), ("B fc1", 2)]
+)
+def test_two_crops_take_whole_rounds_of_tiles(name: str, time: float) -> None:
+    problem = PROBLEMS[name]
+    config = candidates(H200, problem)[0]
+    schedule = Schedule.of(problem.m, problem.n, TWO_CROPS, config, 132)
+    assert schedule.time == time
+    work = problem.m * problem.n / (128 * config.block_n * 132)
+    assert work > 0.95 * time
+
+
+def test_says_what_it_cannot_do() -> None:
+    good = PROBLEMS["L fc1"]
+    assert "sm_90" in (unsupported(Target.named("sm_120"), good) or "")
+    assert "16-bit" in (unsupported(H200, Problem(128, 128, 128, torch.float32)) or "")
+    assert "multiple" in (unsupported(H200, Problem(128, 3, 1024, BF16)) or "")
+    assert "multiple" in (unsupported(H200, Problem(128, 128, 100, BF16)) or "")
+    assert "heads" in (unsupported(H200, Problem(128, 128, 128, BF16, "rope", 16)) or "")
+    assert "rows" in (unsupported(H200, Problem(1 << 18, 128, 128, BF16)) or "")
