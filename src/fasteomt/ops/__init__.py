@@ -29,8 +29,9 @@ def implementation(op: str, name: str, target: Target, problem: object) -> Modul
     try:
         module = importlib.import_module(f"fasteomt.ops.{op}.{name}")
     except ImportError as error:
+        missing = (error.name or str(error)).partition(".")[0]
         raise UnsupportedError(
-            f"{op}: implementation '{name}' needs package '{error.name}': pip install 'fasteomt[kernels]'"
+            f"{op}: implementation '{name}' needs package '{missing}': pip install {missing}"
         ) from None
     reason = module.unsupported(target, problem)
     if reason is not None:
