@@ -167,3 +167,30 @@ def test_the_second_gpu_leaves_the_first_alone() -> None:
     assert found.device == second and torch.equal(found, engine.eager_logits(crops)[0])
     assert torch.cuda.memory_allocated(0) == before
     assert torch.cuda.current_device() == 0
+
+
+def test_no_memory_left_is_a_clean_error_and_harms_nothing() -> None:
+    spec = ModelSpec.from_name("vitt16")
+    weights = random_checkpoint(spec).weights
+    engine = Engine(spec, weights, STACKS["bf16"], GPU)
+    crops = torch.randn(2, 3, 512, 512, device=GPU)
+    expected = engine.logits(crops)[0]
+    free, _ = torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()
+    filler = torch.empty(max(free - (256 << 20), 1), dtype=torch.uint8, device=GPU)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            Engine(spec, weights, STACKS["bf16"], GPU).logits(torch.randn(64, 3, 512, 512, device=GPU))
+        assert torch.equal(engine.logits(crops)[0], expected)
+    finally:
+        del filler
+        torch.cuda.empty_cache()
+    assert torch.equal(Engine(spec, weights, STACKS["bf16"], GPU).logits(crops)[0], expected)
+
+
+def test_no_synchronisation_and_one_launch_a_frame() -> None:
+    spec = ModelSpec.from_name("vitt16")
+    engine = Engine(spec, random_checkpoint(spec).weights, STACKS["bf16"], GPU)
+    crops = torch.randn(2, 3, 512, 512, device=GPU)
+    found = profile_call(lambda: engine.network(crops), GPU)
+    assert found.host_waits == {}
