@@ -81,7 +81,9 @@ def index(ladder: Path, results: Mapping[str, RoundResults], source: str) -> str
         result = results.get(f"{ladder.name}/{folder.name}")
         link = f"[{folder.name}]({folder.name}/)"
         if result is None or not result.runs:
-            rows.append((link, "" if result is None else result.title, "no results", *("-",) * 5))
+            rows.append(
+                (link, _heading(folder) if result is None else result.title, "no results", *("-",) * 5)
+            )
             continue
         parent = results.get(f"{ladder.name}/{result.parent}")
         for run in result.runs:
@@ -90,6 +92,13 @@ def index(ladder: Path, results: Mapping[str, RoundResults], source: str) -> str
                 for cells in _outcomes(run, parent)
             ]
     return table(INDEX_HEADER, rows)
+
+
+def _heading(folder: Path) -> str:
+    """What a round's notes call it: of '# Round 2: one CUDA graph' all after the colon."""
+    notes = folder / "NOTES.md"
+    first = notes.read_text("utf-8").partition("\n")[0] if notes.exists() else ""
+    return first.partition(": ")[2]
 
 
 def _outcomes(run: Run, parent: RoundResults | None) -> list[tuple[str, ...]]:

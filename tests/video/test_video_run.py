@@ -143,14 +143,15 @@ def test_two_sizes_in_one_process_as_in_fresh_ones(tmp_path: Path) -> None:
     assert (tmp_path / "one/low/areas.csv").read_text() == (tmp_path / "fresh/low/areas.csv").read_text()
 
 
-def test_two_sizes_with_a_model(small_checkpoint: Checkpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack", ["fp32", "bf16"])
+def test_two_sizes_with_a_model(small_checkpoint: Checkpoint, tmp_path: Path, stack: str) -> None:
     """With a network: nothing of the first size is left in the second's results."""
     tall = numbered(tmp_path / "tall.mp4", 2, 96, 532)
     low = numbered(tmp_path / "low.mp4", 2, 96, 530)
     save = ("masks", "areas")
 
     def fresh() -> Predictor:
-        return Predictor(small_checkpoint, stack=get_stack("fp32"), device=torch.device("cpu"))
+        return Predictor(small_checkpoint, stack=get_stack(stack), device=torch.device("cpu"))
 
     used = fresh()
     run_video(used, tall, tmp_path / "one", save)
