@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
+from fasteomt.engine.tuning import Table
 from fasteomt.errors import InputError
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
@@ -20,7 +22,7 @@ from fasteomt.stacks import STACKS, get_stack
 @pytest.mark.parametrize("arch", ["cpu", "sm_90", "sm_120"])
 def test_shipped_stacks_plan_every_site_of_every_model(name: str, stack: str, arch: str) -> None:
     spec = ModelSpec.from_name(name)
-    plan = STACKS[stack].plan(spec, target.Target.named(arch))
+    plan = STACKS[stack].plan(spec, target.Target.named(arch), Table())
     plan.check(spec)
     assert Plan.from_json(plan.to_json()) == plan
     assert len(plan.hash) == 12
@@ -41,7 +43,7 @@ def test_all_weights_belong_to_a_site() -> None:
 def test_plans_say_what_is_fused_and_in_which_format() -> None:
     spec = ModelSpec.from_name("vitt16")
     sm_90 = target.Target.named("sm_90")
-    plan = replace(STACKS["bf16"], add="add_norm").plan(spec, sm_90)
+    plan = replace(STACKS["bf16"], add="add_norm").plan(spec, sm_90, Table())
     groups = {group.sites[0]: group for group in plan.groups}
     assert groups["block.3.qkv"] == Group(("block.3.qkv", "block.3.rope"), "fused", "bf16")
     assert groups["block.3.fc1"].sites == ("block.3.fc1", "block.3.gelu")
@@ -49,7 +51,7 @@ def test_plans_say_what_is_fused_and_in_which_format() -> None:
     assert groups["block.8.add2"].sites == ("block.8.add2", "queries", "block.9.norm1")
     assert groups["block.11.add2"].sites == ("block.11.add2", "norm")
     assert groups["rope"].recipe == groups["frame.post"].recipe == "fp32"
-    in_epilogues = {group.sites for group in STACKS["bf16"].plan(spec, sm_90).groups}
+    in_epilogues = {group.sites for group in STACKS["bf16"].plan(spec, sm_90, Table()).groups}
     assert {("block.3.fc2", "block.3.add2"), ("block.4.norm1",), ("queries", "block.9.norm1")} <= in_epilogues
     on_cpu = {group.implementation for group in STACKS["bf16"].plan(spec, target.CPU).groups}
     assert on_cpu == {"library", "reference"}
@@ -61,7 +63,7 @@ def test_variations_of_a_stack_plan_every_site_too() -> None:
         spec = ModelSpec.from_name(name)
         for rope in ("rope", "linear", "attention"):
             for add in ("add_norm", "linear"):
-                plan = replace(STACKS["bf16"], rope=rope, add=add).plan(spec, sm_90)
+                plan = replace(STACKS["bf16"], rope=rope, add=add).plan(spec, sm_90, Table())
                 plan.check(spec)
                 assert Plan.from_json(plan.to_json()) == plan
 
@@ -79,15 +81,49 @@ def test_plans_that_do_not_fit_are_refused_by_site(small_spec: ModelSpec) -> Non
         plan.check(replace(small_spec, depth=2))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"groups": [{"sites": ["a"]}]}', '{"groups": 3}'])
+GROUP = {"sites": ["rope"], "implementation": "reference", "recipe": "fp32", "direction": "fprop"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "3",
+        '{"groups": 3}',
+        '{"groups": [], "more": 1}',
+        "[" * 100_000,
+        '{"groups": ' + "[" * 100_000,
+    ],
+)
 def test_json_that_is_no_plan(text: str) -> None:
     with pytest.raises(InputError, match="not a plan"):
         Plan.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sites": []}, "must be a list of names"),
+        ({"sites": "rope"}, "must be a list of names"),
+        ({"sites": [3]}, "must be a list of names"),
+        ({"implementation": 3}, "the implementation must be a name"),
+        ({"recipe": "int3"}, "unknown format 'int3'"),
+        ({"recipe": ["fp32"]}, "unknown format"),
+        ({"direction": "dgrad"}, "direction must be fprop"),
+        ({"more": 1}, "and no more"),
+        ({"sites": ["a\nb"], "recipe": "x"}, "unknown format"),
+    ],
+)
+def test_groups_that_are_none(change: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        Plan.from_json(json.dumps({"groups": [GROUP | change]}))
+    assert "\n" not in str(error.value)
+
+
 def test_unknown_format_is_named() -> None:
     text = Plan((Group(("rope",), "reference", "int3"),)).to_json()
-    with pytest.raises(InputError, match="site rope: unknown format 'int3'"):
+    with pytest.raises(InputError, match="site 'rope': unknown format 'int3'"):
         Plan.from_json(text)
 
 

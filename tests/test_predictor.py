@@ -94,12 +94,22 @@ def test_any_aspect_ratio(small_checkpoint: Checkpoint, size: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("stack", ["bf16", "fp16"])
-def test_autocast_stacks_run_and_agree(small_checkpoint: Checkpoint, rgb: np.ndarray, stack: str) -> None:
+def test_16_bit_stacks_run_and_agree(small_checkpoint: Checkpoint, rgb: np.ndarray, stack: str) -> None:
     exact = predictor(small_checkpoint).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
     scores = predictor(small_checkpoint, stack).engine.scores(torch.from_numpy(rgb).permute(2, 0, 1))
     assert scores.dtype == torch.float32
     error = (scores - exact).norm() / exact.norm()
     assert 0 < error < 0.05
+
+
+def test_values_beyond_fp16_are_no_mask(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
+    weights = {k: v.clone() for k, v in small_checkpoint.weights.items()}
+    weights["backbone.blocks.0.mlp.fc1.bias"].fill_(6e4)
+    weights["backbone.blocks.0.mlp.fc2.weight"].fill_(1e3)
+    large = replace(small_checkpoint, weights=weights)
+    with pytest.raises(UnsupportedError, match=r"stack 'fp16': values beyond its format .* use --stack bf16"):
+        predictor(large, "fp16").predict(rgb)
+    predictor(large, "bf16").predict(rgb)
 
 
 def test_confidence_is_the_mean_probability_of_the_predicted_pixels(

@@ -23,7 +23,7 @@ from fasteomt.checkpoint import resolve
 from fasteomt.cli.round import log_progress, options, show
 from fasteomt.cli.script import exit_code
 from fasteomt.engine import resolve_device
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, one_line
 from fasteomt.files import check_target, write_json
 from fasteomt.stacks import Stack, get_stack
 
@@ -42,6 +42,8 @@ def main() -> int:
     def work() -> None:
         if args.out is not None:
             check_target(args.out, overwrite=args.overwrite)
+        if args.crops < 1:
+            raise InputError(f"--crops {args.crops}: must be at least 1")
         plugged = plugged_stacks(args.plugin)
         stacks = [plugged[name] if name in plugged else get_stack(name) for name in args.variants.split(",")]
         if len({stack.name for stack in stacks}) < len(stacks):
@@ -80,10 +82,14 @@ def plugged_stacks(plugins: Iterable[str]) -> dict[str, Stack]:
         spec = importlib.util.spec_from_file_location(module, path)
         assert spec is not None and spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        if not hasattr(loaded, "STACKS"):
-            raise InputError(f"--plugin {plugin}: {path} defines no STACKS")
-        found |= loaded.STACKS
+        try:
+            spec.loader.exec_module(loaded)
+        except Exception as error:  # it is the user's, and may raise anything
+            raise InputError(f"--plugin {plugin}: {path} fails: {one_line(error)}") from error
+        stacks = getattr(loaded, "STACKS", None)
+        if not isinstance(stacks, dict) or not all(isinstance(stack, Stack) for stack in stacks.values()):
+            raise InputError(f"--plugin {plugin}: {path} must define STACKS, stacks by name")
+        found |= stacks
     return found
 
 

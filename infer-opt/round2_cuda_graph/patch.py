@@ -10,4 +10,5 @@ PARENT = "round1_torch_cleanup"
 
 
 def change(stack: Stack) -> Stack:
-    return replace(stack, name="r2", summary="round 1 in one CUDA graph", graph=True)
+    summary = "BF16 with torch's own kernels in one CUDA graph"
+    return replace(stack, name="torch_bf16", summary=summary, graph=True)

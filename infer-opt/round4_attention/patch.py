@@ -1,4 +1,5 @@
-"""Round 4: our own attention kernel in the place of cuDNN's."""
+"""Round 4: the attention kernel that was measured to be fastest here, unmeasured our own, in the place of
+cuDNN's."""
 
 from __future__ import annotations
 
@@ -10,5 +11,5 @@ PARENT = "round3_fusion"
 
 
 def change(stack: Stack) -> Stack:
-    on_gpu = replace(stack.on_gpu, attention="fused")
-    return replace(stack, name="r4", summary="round 3 with our attention", on_gpu=on_gpu)
+    on_gpu = replace(stack.on_gpu, attention="tuned")
+    return replace(stack, name="r4", summary="round 3 with the fastest attention", on_gpu=on_gpu)

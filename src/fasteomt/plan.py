@@ -6,12 +6,13 @@ engine's work, and choosing one is what stacks are for.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, brief, one_line
 from fasteomt.model.spec import ModelSpec
 
 FORMATS = ("fp32", "bf16", "fp16")
@@ -59,12 +60,12 @@ class Plan:
             InputError: not a plan, or with unknown fields or formats.
         """
         try:
-            groups = tuple(Group(**(g | {"sites": tuple(g["sites"])})) for g in json.loads(text)["groups"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"not a plan: {type(error).__name__}: {error}") from None
-        for group in groups:
-            if group.recipe not in FORMATS:
-                raise InputError(f"plan: site {group.sites[0]}: unknown format '{group.recipe}'")
+            raw = json.loads(text)
+            if not isinstance(raw, dict) or raw.keys() != {"groups"} or not isinstance(raw["groups"], list):
+                raise InputError("not a plan: must be an object with a list of groups")
+            groups = tuple(_group(one) for one in raw["groups"])
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not a plan: {brief(one_line(error))}") from None
         return cls(groups)
 
     def check(self, spec: ModelSpec) -> None:
@@ -79,9 +80,26 @@ class Plan:
             if position >= len(planned):
                 raise InputError(f"plan: site '{name}' of {spec.name} is not in the plan")
             if planned[position] != name:
-                raise InputError(f"plan: '{planned[position]}' stands where {spec.name} has site '{name}'")
+                found = brief(planned[position])
+                raise InputError(f"plan: {found} stands where {spec.name} has site '{name}'")
         if len(planned) > len(expected):
-            raise InputError(f"plan: unknown site '{planned[len(expected)]}' for {spec.name}")
+            raise InputError(f"plan: unknown site {brief(planned[len(expected)])} for {spec.name}")
+
+
+def _group(raw: object) -> Group:
+    fields = {field.name for field in dataclasses.fields(Group)}
+    if not isinstance(raw, dict) or raw.keys() != fields:
+        raise InputError(f"plan: group {brief(str(raw))}: must have {', '.join(sorted(fields))} and no more")
+    names = raw["sites"]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"plan: group {brief(str(raw))}: sites must be a list of names")
+    if not isinstance(raw["implementation"], str):
+        raise InputError(f"plan: site {brief(names[0])}: the implementation must be a name")
+    if raw["recipe"] not in FORMATS:
+        raise InputError(f"plan: site {brief(names[0])}: unknown format {brief(str(raw['recipe']))}")
+    if raw["direction"] != "fprop":
+        raise InputError(f"plan: site {brief(names[0])}: direction must be fprop")
+    return Group(tuple(names), raw["implementation"], raw["recipe"])
 
 
 def sites(spec: ModelSpec) -> tuple[Site, ...]:

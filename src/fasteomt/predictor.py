@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from fasteomt.checkpoint import Checkpoint, resolve
 from fasteomt.engine import Engine, resolve_device
+from fasteomt.errors import UnsupportedError
 from fasteomt.model.spec import ModelSpec
 from fasteomt.picture import Picture, rgb_tensor
 from fasteomt.result import Result
@@ -113,6 +115,11 @@ class Predictor:
         counted: list[tuple[int, int, float]] = list(
             zip(self.spec.class_ids, areas.tolist(), sums.tolist(), strict=True)
         )
+        if self.stack.recipe != "fp32" and not all(math.isfinite(total) for _, _, total in counted):
+            others = "bf16 or fp32" if self.stack.recipe == "fp16" else "fp32"
+            raise UnsupportedError(
+                f"stack '{self.stack.name}': values beyond its format in this picture: use --stack {others}"
+            )
         return Result(
             mask=self._ids[found.index.cpu().numpy()],
             names=self.spec.names,

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan, plan_by_op
 
+if TYPE_CHECKING:
+    from fasteomt.engine.tuning import Table
+
 
 @dataclass(frozen=True)
 class Implementations:
-    """Which implementation of each op; by default what every machine can do with nothing but torch."""
+    """Which implementation of each op; by default what every machine can do with nothing but torch.
+
+    'tuned': of `linear` and `attention`, whichever was measured to be fastest at a site's shapes on the GPU
+    that the plan is for, and 'fused' where nothing was measured.
+    """
 
     patches: str = "reference"
     linear: str = "library"
@@ -47,11 +55,17 @@ class Stack:
     logits: str = "fp32"
     graph: bool = False
 
-    def plan(self, spec: ModelSpec, target: Target) -> Plan:
-        """Every site of the model, in execution order, in groups that one implementation computes."""
+    def plan(self, spec: ModelSpec, target: Target, table: Table | None = None) -> Plan:
+        """Every site of the model, in execution order, in groups that one implementation computes.
+
+        Args:
+            table: of measurements; None for what is known of the GPU here that is `target`, if there is one.
+        """
+        from fasteomt.engine.asked import resolved  # imports this module
+
         if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
-        return Plan(tuple(_Grouping(self, spec, target).groups()))
+        return resolved(spec, Plan(tuple(_Grouping(self, spec, target).groups())), target, table)
 
 
 class _Grouping:
@@ -118,10 +132,12 @@ class _Grouping:
 
 
 # Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.
-_R5 = Implementations(add_norm="fused", linear="fused", attention="fused")
+_R5 = Implementations(add_norm="fused", linear="tuned", attention="tuned")
 # Round 11: those too.
 _R11 = replace(_R5, patches="fused", silu_mul="fused", depthwise_norm="fused", mask_logits="fused")
 _BF16 = Stack("bf16", "BF16, fused kernels in one CUDA graph", "bf16", _R11, "linear", "linear", graph=True)
+
+_TORCH = Stack("torch_bf16", "BF16 with torch's own kernels in one CUDA graph", "bf16", graph=True)
 
 STACKS = {
     stack.name: stack
@@ -130,11 +146,18 @@ STACKS = {
         _BF16,
         replace(_BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16"),
         replace(_BF16, name="r5_v1", summary="round 5: BF16, the blocks' kernels fused", on_gpu=_R5),
+        _TORCH,
+        replace(
+            _TORCH,
+            name="torch_fp16",
+            summary="FP16 with torch's own kernels in one CUDA graph",
+            recipe="fp16",
+        ),
     )
 }
 
 # Names from the ladder.
-ALIASES = {"r11": "bf16", "r12": "fp16"}
+ALIASES = {"r2": "torch_bf16", "r11": "bf16", "r12": "fp16"}
 
 # What 'A+B' makes of stack A.
 VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
@@ -153,8 +176,8 @@ def get_stack(name: str) -> Stack:
     if stack is None:
         known = ", ".join([*STACKS, *ALIASES])
         raise InputError(f"unknown stack {brief(name)}: choose one of {known}")
-    for variation in variations:
-        if variation not in VARIATIONS or stack.recipe == "fp32":
+    for i, variation in enumerate(variations):
+        if variation not in VARIATIONS or stack.recipe == "fp32" or variation in variations[:i]:
             raise InputError(
                 f"unknown stack {brief(name)}: {stack.name} has "
                 + ("no variations" if stack.recipe == "fp32" else f"variations {', '.join(VARIATIONS)}")

@@ -54,7 +54,12 @@ def test_no_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "stack"),
-    [("round5_gemm", "r5_v1"), ("round11_bf16_small", "bf16"), ("round12_lowp_stack", "fp16")],
+    [
+        ("round2_cuda_graph", "torch_bf16"),
+        ("round5_gemm", "r5_v1"),
+        ("round11_bf16_small", "bf16"),
+        ("round12_lowp_stack", "fp16"),
+    ],
 )
 def test_the_rounds_changes_one_after_the_other_make_the_shipped_stacks(folder: str, stack: str) -> None:
     assert stack_of(ROOT / "infer-opt" / folder) == STACKS[stack]

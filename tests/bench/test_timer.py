@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fasteomt.bench.telemetry import Sample
-from fasteomt.bench.timer import Candidate, Timing, measure, rotations, unique_bytes
+from fasteomt.bench.timer import Candidate, Timing, estimate, measure, rotations, unique_bytes
 from fasteomt.errors import InputError, UnsupportedError
 
 CPU = torch.device("cpu")
@@ -301,3 +301,15 @@ def test_shared_memory_counts_once() -> None:
     assert unique_bytes([(x,), (x.clone(),), (3, "x")]) == 8000
     found = measure([Candidate("a", lambda x: x + 1, [(x,), (x,)])], CPU, mode="calls", seconds=0.01)["a"]
     assert (found.input_sets, found.input_bytes) == (2, 4000)
+
+
+def test_an_estimate_is_the_fastest_of_few_passes_and_checks_its_inputs_too() -> None:
+    clock = FakeClock()
+    costs = iter([50.0, 3e-3, 4e-3, 5e-3, 2e-3, 6e-3, 7e-3])  # the first call compiles
+    candidate = Candidate("a", taking(clock, lambda: next(costs)), [()])
+    assert estimate(candidate, CPU, mode="calls", clock=clock) == pytest.approx(2e-3)
+    with pytest.raises(InputError, match="all zeros"):
+        estimate(Candidate("a", taking(clock, 1e-3), [(torch.zeros(4),)]), CPU, mode="calls", clock=clock)
+    inputs = [(torch.ones(4),)] * 3
+    found = estimate(Candidate("a", taking(clock, 1e-3), inputs), CPU, mode="graph", clock=clock)
+    assert found == pytest.approx(1e-3)  # a call, of which a pass has several

@@ -139,7 +139,8 @@ def test_tables_are_whole_in_a_pipe(
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["plan", "show", "--model", "vitt16", "--upstream"]) == 0
     title, *table = capsys.readouterr().out.splitlines()
-    assert title.startswith("dinov3/vitt16-eomt, stack fp32 (plain fp32, the reference; TF32 is off), plan ")
+    stack = "stack fp32 (plain fp32, the reference; TF32 is off) on cpu"
+    assert title.startswith(f"dinov3/vitt16-eomt, {stack}, plan ")
     rows = [line.split("│")[1:-1] for line in table if line.startswith("│")]
     first = [cell.strip() for cell in rows[0]]
     assert first == ["frame.prep", "resize+normalise+crop", "reference", "fp32", "preprocess_image"]

@@ -3,6 +3,10 @@ within the format's error elsewhere; for every geometry, on the CPU's implementa
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -102,7 +106,7 @@ def test_mask_logits_leave_in_the_format_that_the_last_group_takes() -> None:
     spec = ModelSpec.from_name("vitt16", **SMALL)
     plan = get_stack("fp16+head16").plan(spec, target.CPU)
     kernels = Kernels(spec, random_checkpoint(spec).weights, plan, CPU, graph=True)
-    masks, classes = kernels.logits(torch.randn(2, 3, 64, 64))
+    masks, classes = kernels.network(torch.randn(2, 3, 64, 64))
     assert masks.dtype == classes.dtype == torch.float16
 
 
@@ -129,7 +133,7 @@ def test_programs_are_kept_and_bounded() -> None:
     for count in range(2, MAX_PROGRAMS + 2):
         kernels.program(count, 64)
     assert kernels.program(1, 64) is not first
-    assert kernels._packing._dense  # weights are packed once for all of them
+    assert kernels._packing._packed  # weights are packed once for all of them
     one, two = (kernels.program(count, 64) for count in (MAX_PROGRAMS, MAX_PROGRAMS + 1))
     assert len(one.launches) == len(two.launches)
 
@@ -181,7 +185,114 @@ def test_plans_that_cannot_be_bound_are_refused_by_site() -> None:
 def test_crops_that_no_kernel_takes() -> None:
     spec = ModelSpec.from_name("vitt16", **SMALL)
     kernels = Kernels(spec, random_checkpoint(spec).weights, plan_of(spec, "fp32"), CPU, graph=True)
-    with pytest.raises(InputError, match="needs a multiple of 16"):
-        kernels.logits(torch.zeros(1, 3, 72, 72))
-    with pytest.raises(InputError, match="square"):
-        kernels.logits(torch.zeros(1, 3, 64, 96))
+    for crops, said in (
+        (torch.zeros(1, 3, 64, 96), "square"),
+        (torch.zeros(1, 3, 8, 8), "patches of 16"),
+        (torch.zeros(2, 1, 64, 64), r"must be \(B, 3, S, S\)"),
+        (torch.zeros(3, 64, 64), r"must be \(B, 3, S, S\)"),
+        (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "floating"),
+    ):
+        with pytest.raises(InputError, match=said):
+            kernels.logits(crops)
+
+
+def test_pixels_past_the_last_whole_patch_are_not_seen() -> None:
+    spec = ModelSpec.from_name("vitt16", **(SMALL | {"image_size": (70, 70)}))
+    expected, found = both(spec, torch.randn(2, 3, 70, 70), "fp32")
+    close(found, expected, 1e-5)
+
+
+def test_no_crops_have_no_logits() -> None:
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    engine = Engine(spec, random_checkpoint(spec).weights, get_stack("fp16"), CPU)
+    masks, classes = engine.logits(torch.zeros(0, 3, 64, 64))
+    assert masks.shape == (0, 8, 16, 16) and classes.shape == (0, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"embed_dim": 60, "num_heads": 3},
+        {"embed_dim": 36, "num_heads": 3},
+        {"ffn_hidden": 50},
+        {"patch_size": 14, "image_size": (70, 70)},
+        {"ffn": "swiglu", "ffn_hidden": 50},
+        {"ffn": "swiglu", "ffn_hidden": 33},
+    ],
+)
+def test_sizes_that_are_no_multiples_of_anything(changes: dict) -> None:
+    spec = ModelSpec.from_name("vitt16", **(SMALL | changes))
+    expected, found = both(spec, torch.randn(2, 3, *spec.image_size), "fp32")
+    close(found, expected, 1e-5)
+
+
+def engine_of(recipe: str = "fp16") -> Engine:
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    return Engine(spec, awake(random_checkpoint(spec).weights), get_stack(recipe), CPU)
+
+
+def test_threads_share_an_engine() -> None:
+    engine = engine_of()
+    images = torch.randn(16, 2, 3, 64, 64)
+    expected = [engine.logits(image)[0] for image in images]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            found = list(pool.map(lambda image: engine.logits(image)[0], images))
+            assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda engine: pickle.loads(pickle.dumps(engine))])
+def test_copies_of_a_used_engine_work_by_themselves(copied: Callable[[Engine], Engine]) -> None:
+    engine = engine_of()
+    first, second = torch.randn(2, 2, 3, 64, 64)
+    engine.logits(first)
+    other = copied(engine)
+    assert torch.equal(other.logits(second)[0], engine.logits(second)[0])
+    assert torch.equal(other.logits(first)[0], engine.logits(first)[0])
+
+
+def test_weights_may_change_afterwards() -> None:
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    weights = awake(random_checkpoint(spec).weights)
+    engine = Engine(spec, weights, get_stack("fp16"), CPU)
+    crops = torch.randn(2, 3, 64, 64)
+    before = Engine(spec, {k: v.clone() for k, v in weights.items()}, get_stack("fp16"), CPU).logits(crops)[0]
+    for weight in weights.values():
+        weight.mul_(2)
+    weights.clear()
+    assert torch.equal(engine.logits(crops)[0], before)
+    engine.logits(torch.randn(3, 3, 64, 64))
+
+
+def test_a_weight_that_is_too_large_is_found_at_once() -> None:
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    weights = random_checkpoint(spec).weights
+    weights["backbone.blocks.1.mlp.fc1.weight"][0, 0] = 1e5
+    with pytest.raises(
+        UnsupportedError, match=r"blocks\.1\.mlp\.fc1: holds 1e\+05, more than float16 can: use"
+    ):
+        Engine(spec, weights, get_stack("fp16"), CPU)
+    Engine(spec, weights, get_stack("bf16"), CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_processes_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    weights, crops = random_checkpoint(spec).weights, torch.randn(2, 3, 64, 64)
+    engine = Engine(spec, weights, get_stack("bf16"), CPU)
+    expected = engine.logits(crops)[0]
+    torch.set_default_dtype(dtype)
+    try:
+        for one in (engine, Engine(spec, weights, get_stack("bf16"), CPU)):
+            assert torch.equal(one.logits(crops)[0], expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("stack", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_callers_autocast_changes_nothing(stack: str, dtype: torch.dtype) -> None:
+    engine, crops = engine_of(stack), torch.randn(2, 3, 64, 64)
+    expected = engine.logits(crops)[0]
+    with torch.autocast("cpu", dtype):
+        assert torch.equal(engine.logits(crops)[0], expected)

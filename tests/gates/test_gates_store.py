@@ -109,15 +109,6 @@ def test_a_broken_file_counts_for_nothing_and_is_replaced(tmp_path: Path, text: 
     assert store.read_verdicts(*KEY, tmp_path)["M"].passed
 
 
-def test_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTEOMT_CACHE", str(tmp_path))
-    assert store.cache_folder() == tmp_path / "verdicts"
-    monkeypatch.delenv("FASTEOMT_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr("sys.platform", "linux")
-    assert store.cache_folder() == tmp_path / "xdg" / "fasteomt" / "verdicts"
-
-
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError):

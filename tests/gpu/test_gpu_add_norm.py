@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gpu_samples import distance
 from torch import Tensor
 
 from fasteomt.engine.graph import capture
@@ -15,10 +16,6 @@ from fasteomt.ops.target import Target
 pytestmark = pytest.mark.gpu
 
 ROWS = [Rows(2, 1024, 5), Rows(2, 1024, 105), Rows(3, 256, 5)]
-
-
-def distance(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b.double()).norm() / b.double().norm())
 
 
 def source_of(rows: Rows) -> Tensor:

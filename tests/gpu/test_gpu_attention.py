@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
+from gpu_samples import implementation_or_skip, rotation_of
 from torch import Tensor
 
 from fasteomt.engine.graph import capture
-from fasteomt.errors import UnsupportedError
-from fasteomt.model.reference import rope_periods, rope_tables
-from fasteomt.ops import implementation
 from fasteomt.ops.attention import Problem, reference
 from fasteomt.ops.rope import reference as rope
 from fasteomt.ops.rotation import Rotation
@@ -31,23 +27,13 @@ ROWS = [
 DTYPES = [torch.bfloat16, torch.float16]
 
 
-def module_for(name: str, problem: Problem) -> ModuleType:
-    try:
-        return implementation("attention", name, Target.of(torch.device("cuda")), problem)
-    except UnsupportedError as error:
-        pytest.skip(str(error))
-
-
 def inputs(problem: Problem) -> tuple[Tensor, Tensor, Rotation | None]:
     """(qkv, out full of NaN, rotation)."""
     torch.manual_seed(0)
     rows, dim = problem.rows, problem.heads * problem.head_dim
     qkv = torch.randn(rows.total, 3 * dim, device="cuda").to(problem.dtype)
     out = torch.full((rows.total, dim), float("nan"), dtype=problem.dtype, device="cuda")
-    if not problem.rope:
-        return qkv, out, None
-    side = int(rows.patches**0.5)
-    return qkv, out, Rotation.of(rope_tables(rope_periods(problem.head_dim).cuda(), side, side))
+    return qkv, out, rotation_of(rows, problem.head_dim) if problem.rope else None
 
 
 def rounded(qkv: Tensor, heads: int, rows: Rows) -> Tensor:
@@ -59,7 +45,7 @@ def rounded(qkv: Tensor, heads: int, rows: Rows) -> Tensor:
 
 def check(name: str, problem: Problem, limit: float = 2, **options: object) -> None:
     """Its error is at most `limit` times that of arithmetic which rounds where 16-bit attention has to."""
-    module = module_for(name, problem)
+    module = implementation_or_skip("attention", name, problem)
     qkv, out, rotation = inputs(problem)
     before, exact, plain = qkv.clone(), qkv.float(), qkv.clone()
     found = module.run(qkv, out, problem.heads, problem.rows, rotation, **options)
@@ -103,14 +89,15 @@ def test_heads_of_128_features(name: str) -> None:
 @pytest.mark.parametrize("rows", [Rows(2, 1024, 5), Rows(3, 256, 105)], ids=str)
 def test_every_candidate_of_fused(rows: Rows, turned: bool) -> None:
     problem = Problem(rows, 12, 64, torch.bfloat16, turned)
-    fused = module_for("fused", problem)
+    fused = implementation_or_skip("attention", "fused", problem)
     for config in fused.candidates(Target.of(torch.device("cuda")), problem):
         check("fused", problem, config=config)
 
 
 def test_half_accumulate_loses_little() -> None:
     problem = Problem(Rows(2, 1024, 5), 12, 64, torch.float16, half_accumulate=True)
-    config = module_for("fused", problem).config(Target.of(torch.device("cuda")), problem)
+    fused = implementation_or_skip("attention", "fused", problem)
+    config = fused.config(Target.of(torch.device("cuda")), problem)
     assert config.half_accumulate
     check("fused", problem, limit=4, config=config)
 
@@ -118,7 +105,7 @@ def test_half_accumulate_loses_little() -> None:
 @pytest.mark.parametrize("name", ["library", "fused", "cute"])
 def test_a_replay_equals_the_call_on_new_inputs(name: str) -> None:
     problem = Problem(Rows(2, 1024, 5), 12, 64, torch.bfloat16)
-    module = module_for(name, problem)
+    module = implementation_or_skip("attention", name, problem)
     qkv, out, _ = inputs(problem)
     replay = capture(lambda: module.run(qkv, out, problem.heads, problem.rows))
     qkv.copy_(torch.randn_like(qkv))

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gpu_samples import distance, implementation_or_skip, rotation_of
 from torch import Tensor
 
 from fasteomt.engine.graph import capture
-from fasteomt.errors import UnsupportedError
-from fasteomt.model.reference import rope_periods, rope_tables
-from fasteomt.ops import implementation
 from fasteomt.ops.linear import IMPLEMENTATIONS, Problem, reference
-from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
@@ -51,19 +48,13 @@ def make(rows: Rows | None, problem: Problem) -> tuple[list[Tensor], dict[str, A
     options: dict[str, Any] = {"epilogue": problem.epilogue, "rows": rows}
     if problem.epilogue == "rope":
         assert rows is not None
-        side = int(rows.patches**0.5)
-        tables = rope_tables(rope_periods(problem.head_dim).cuda(), side, side)
-        options |= {"rotation": Rotation.of(tables), "rotated": n // 3 * 2}
+        options |= {"rotation": rotation_of(rows, problem.head_dim), "rotated": n // 3 * 2}
     if problem.epilogue == "residual":
         options["scale"] = torch.randn(n, device="cuda")
     before = torch.randn(m, n, device="cuda")
     if problem.epilogue != "residual":
         before = before.to(dtype)
     return [x, weight, torch.randn(n, device="cuda"), before], options
-
-
-def error(found: Tensor, wanted: Tensor) -> float:
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def rounded_like_a_library(x: Tensor, weight: Tensor, bias: Tensor, before: Tensor, options: Any) -> Tensor:
@@ -79,21 +70,14 @@ def check(module: ModuleType, rows: Rows | None, problem: Problem, **chosen: Any
     (x, weight, bias, before), options = make(rows, problem)
     truth = before.float()
     reference.run(x, weight, bias, truth, **options)
-    allowed = 2 * error(rounded_like_a_library(x, weight, bias, before, options), truth)
+    allowed = 2 * distance(rounded_like_a_library(x, weight, bias, before, options), truth)
     # `out` lies within a larger matrix, whose other rows must stay what they are.
     around = torch.full((problem.m + 128, problem.n), 7.0, dtype=before.dtype, device="cuda")
     out = around[64:-64]
     out.copy_(before)
     module.run(x, weight, bias.to(module.BIAS_DTYPE or x.dtype), out, **options, **chosen)
-    assert error(out, truth) <= allowed
+    assert distance(out, truth) <= allowed
     assert (around[:64] == 7).all() and (around[-64:] == 7).all()
-
-
-def found(name: str, problem: Problem) -> ModuleType:
-    try:
-        return implementation("linear", name, Target.of(torch.device("cuda")), problem)
-    except UnsupportedError as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -104,7 +88,7 @@ def test_rows_of_crops(name: str, epilogue: str, rows: Rows, dtype: torch.dtype)
     head_dim = 64 if epilogue == "rope" else 0
     for n, k in SHAPES[epilogue]:
         problem = Problem(rows.total, n, k, dtype, epilogue, head_dim)
-        check(found(name, problem), rows, problem)
+        check(implementation_or_skip("linear", name, problem), rows, problem)
 
 
 @pytest.mark.parametrize("m", [1, 10, 64, 100, 200, 2048])
@@ -113,7 +97,7 @@ def test_rows_of_crops(name: str, epilogue: str, rows: Rows, dtype: torch.dtype)
 def test_any_number_of_rows(name: str, epilogue: str, m: int) -> None:
     for n, k in ((1024, 1024), (160, 1024), (16, 16), (400, 48)):
         problem = Problem(m, n, k, torch.bfloat16, epilogue)
-        check(found(name, problem), None, problem)
+        check(implementation_or_skip("linear", name, problem), None, problem)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
@@ -121,7 +105,7 @@ def test_every_launch_configuration(epilogue: str) -> None:
     head_dim = 64 if epilogue == "rope" else 0
     rows = Rows(2, 1024, 5)
     problem = Problem(rows.total, 768, 192, torch.bfloat16, epilogue, head_dim)
-    module = found("fused", problem)
+    module = implementation_or_skip("linear", "fused", problem)
     for config in module.candidates(Target.of(torch.device("cuda")), problem):
         check(module, rows, problem, config=config)
 
@@ -132,7 +116,7 @@ def test_a_captured_run_reads_new_input(name: str, epilogue: str) -> None:
     rows = Rows(2, 1024, 5)
     head_dim = 64 if epilogue == "rope" else 0
     problem = Problem(rows.total, 768, 256, torch.bfloat16, epilogue, head_dim)
-    module = found(name, problem)
+    module = implementation_or_skip("linear", name, problem)
     (x, weight, bias, before), options = make(rows, problem)
     bias = bias.to(module.BIAS_DTYPE or x.dtype)
     out = before.clone()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gpu_samples import rotation_of
 
 from fasteomt.engine.graph import capture
-from fasteomt.model.reference import rope_periods, rope_tables
 from fasteomt.ops import implementation
 from fasteomt.ops.rope import Problem, reference
-from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
@@ -23,9 +22,9 @@ ROWS = [Rows(2, 1024, 5), Rows(2, 1024, 105), Rows(1, 1024, 5), Rows(3, 1024, 5)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_equals_the_reference(rows: Rows, heads: int, head_dim: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    dim, side = heads * head_dim, int(rows.patches**0.5)
+    dim = heads * head_dim
     qkv = torch.randn(rows.total, 3 * dim, device="cuda").to(dtype)
-    rotation = Rotation.of(rope_tables(rope_periods(head_dim).cuda(), side, side))
+    rotation = rotation_of(rows, head_dim)
     problem = Problem(rows, 3 * dim, head_dim, dtype)
     fused = implementation("rope", "fused", Target.of(qkv.device), problem)
     expected = qkv.clone()
@@ -38,7 +37,7 @@ def test_equals_the_reference(rows: Rows, heads: int, head_dim: int, dtype: torc
 
 def test_a_replay_turns_what_is_there_by_then() -> None:
     rows = Rows(2, 256, 5)
-    rotation = Rotation.of(rope_tables(rope_periods(64).cuda(), 16, 16))
+    rotation = rotation_of(rows, 64)
     qkv = torch.zeros(rows.total, 3 * 192, dtype=torch.bfloat16, device="cuda")
     fused = implementation("rope", "fused", Target.of(qkv.device), Problem(rows, 576, 64, qkv.dtype))
     replay = capture(lambda: fused.run(qkv, rotation, 384, rows))

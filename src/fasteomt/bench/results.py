@@ -27,7 +27,7 @@ from fasteomt.bench.schema import (
     accuracy_of,
 )
 from fasteomt.errors import InputError
-from fasteomt.files import require_file, write_json
+from fasteomt.files import check_target, require_file, write_json
 
 __all__ = [
     "METRICS",
@@ -39,6 +39,7 @@ __all__ = [
     "Row",
     "Run",
     "accuracy_of",
+    "check",
     "load",
     "problems",
     "save",
@@ -84,6 +85,12 @@ def save(path: str | os.PathLike[str], results: RoundResults) -> RoundResults:
     merged = results.model_copy(update={"runs": tuple(runs[gpu] for gpu in sorted(runs))})
     write_json(path, merged.model_dump(mode="json"), overwrite=True)
     return merged
+
+
+def check(path: str | os.PathLike[str], name: str) -> None:
+    """Raise InputError where `save` of round `name`'s results would."""
+    _runs_there(path, name)
+    check_target(path, overwrite=True)
 
 
 def _runs_there(path: str | os.PathLike[str], name: str) -> tuple[Run, ...]:

@@ -33,6 +33,7 @@ _COLD = 4  # input sets together are this many times the cache
 _SLICES = 4  # turns of each candidate in a round
 _STEADY_WINDOWS = 4
 _STEADY = 0.01  # relative spread of the last windows of a warm-up that is over
+_ESTIMATES = 5  # passes
 _LONGEST_WARM_UP = 10  # times `seconds`
 _SHORTEST_GRAPH_S = 2e-3  # shorter replays would measure how fast the host launches graphs
 _UNJOINED_S, _UNJOINED_SHARE = 5e-3, 0.05
@@ -212,8 +213,7 @@ def measure(
     """
     device = resolve_device(device)
     _check(candidates, device, mode, seconds, rounds)
-    if clock is None:
-        clock = CudaClock(device) if device.type == "cuda" else CpuClock()
+    clock = clock or _clock(device)
     with gpu_lock(device), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         runners = [_Runner(candidate, clock, mode) for candidate in candidates]
         for runner in runners:
@@ -222,6 +222,23 @@ def measure(
             first = number % len(runners)
             _round(runners[first:] + runners[:first], seconds / _SLICES)
     return {runner.candidate.name: runner.timing() for runner in runners}
+
+
+def estimate(candidate: Candidate, device: torch.device, *, mode: str, clock: Clock | None = None) -> float:
+    """Seconds a call, of the fastest of a few passes: to leave out what is clearly slower, before `measure`.
+
+    Raises:
+        As `measure`.
+    """
+    device = resolve_device(device)
+    _check([candidate], device, mode, 1.0, 1)
+    with gpu_lock(device), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        runner = _Runner(candidate, clock or _clock(device), mode)
+        return min(runner.seconds(1) for _ in range(_ESTIMATES)) / runner.calls_per_pass
+
+
+def _clock(device: torch.device) -> Clock:
+    return CudaClock(device) if device.type == "cuda" else CpuClock()
 
 
 def _round(runners: Sequence[_Runner], slice_s: float) -> None:
@@ -243,7 +260,7 @@ class _Runner:
         self._pass = self._call_all
         if mode == "graph":
             self.capture_s = self._host_time(self._capture)
-        self.pass_s = self._seconds(1)
+        self.pass_s = self.seconds(1)
         self.warm_up_s, self.steady = 0.0, False
         self._turns: list[tuple[float, int]] = []  # of this round: seconds, calls
         self._samples: list[float] = []
@@ -268,7 +285,7 @@ class _Runner:
             self._pass = self.clock.graph(lambda: _repeat(self._call_all, cycles))
             self.calls_per_pass *= cycles
 
-    def _seconds(self, passes: int) -> float:
+    def seconds(self, passes: int) -> float:
         """The mean of that many passes."""
         if self.mode != "sync":
             return self.clock.elapsed(lambda: _repeat(self._pass, passes)) / passes
@@ -284,7 +301,7 @@ class _Runner:
     def warm_up(self, seconds: float) -> None:
         start, windows = self.clock.now(), deque[float](maxlen=_STEADY_WINDOWS)
         while True:
-            self.pass_s = self._seconds(self._passes_in(seconds / (2 * _STEADY_WINDOWS)))
+            self.pass_s = self.seconds(self._passes_in(seconds / (2 * _STEADY_WINDOWS)))
             windows.append(self.pass_s)
             self.warm_up_s = self.clock.now() - start
             settled = len(windows) == _STEADY_WINDOWS and max(windows) <= (1 + _STEADY) * min(windows)
@@ -293,9 +310,9 @@ class _Runner:
                 return
 
     def take_turn(self, seconds: float) -> None:
-        self._seconds(1)  # the others' data leave the cache and the pipeline fills
+        self.seconds(1)  # the others' data leave the cache and the pipeline fills
         passes = self._passes_in(seconds)
-        self._turns.append((self._seconds(passes) * passes, passes * self.calls_per_pass))
+        self._turns.append((self.seconds(passes) * passes, passes * self.calls_per_pass))
 
     def end_round(self) -> None:
         calls = sum(calls for _, calls in self._turns)

@@ -63,10 +63,7 @@ def bench(
     on_gpu = where.type == "cuda"
     # On a GPU against what its user would do otherwise; elsewhere against the first stack.
     peers = peer or (["compile_reduce_overhead"] if on_gpu else [])
-    names = [*(stack or STACKS), *peers]
-    for name in names:
-        if name not in PEERS:
-            get_stack(name)
+    names = [name if name in PEERS else get_stack(name).name for name in (*(stack or STACKS), *peers)]
     if len(set(names)) != len(names):
         raise InputError(f"{', '.join(names)}: name each stack and peer once")
     checkpoint = resolve(model)

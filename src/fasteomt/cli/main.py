@@ -10,7 +10,7 @@ import sys
 import typer
 
 from fasteomt import __version__
-from fasteomt.cli import bench, convert, data, demo, doctor, eval_, gate, infer, plan, warmup
+from fasteomt.cli import bench, convert, data, demo, doctor, eval_, gate, infer, plan, tune, warmup
 from fasteomt.cli.script import exit_code
 from fasteomt.errors import InputError
 
@@ -31,6 +31,7 @@ app.command("warmup")(warmup.warmup)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(plan.app, name="plan")
+app.add_typer(tune.app, name="tune")
 
 
 def _version(value: bool) -> None:

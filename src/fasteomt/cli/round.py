@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 
 from fasteomt.bench import environment
-from fasteomt.bench.results import GateRecord, Measured, RoundResults, Run, problems, save
+from fasteomt.bench.results import GateRecord, Measured, RoundResults, Run, check, problems, save
 from fasteomt.bench.rows import units
 from fasteomt.cli.output import output
 from fasteomt.cli.script import OneLineParser
@@ -68,15 +68,14 @@ def finish(
         run = Run.build(environment.current(device), command, rows, gates)
         return RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
 
+    check(out, round_name)  # before anything is measured
     measured: list[Measured] = []
     try:
         for row in rows:
             measured.append(row)
     except BaseException:
         if measured:
-            partial = out.with_name(f"{out.stem}.partial.json")
-            save(partial, results_of(measured))
-            logger.warning("%s: %d rows measured until now", partial, len(measured))
+            _keep(out.with_name(f"{out.stem}.partial.json"), results_of(measured))
         raise
     results = results_of(measured)
     wrong = problems(results)
@@ -85,6 +84,15 @@ def finish(
     save(out, results)
     show(results.runs[0])
     return results
+
+
+def _keep(path: Path, results: RoundResults) -> None:
+    """Write what there is of an interrupted run; a failure to do so must not hide why it was interrupted."""
+    try:
+        save(path, results)
+        logger.warning("%s: %d rows measured until now", path, len(results.runs[0].rows))
+    except FastEomtError as error:
+        logger.warning("what was measured until now is lost: %s", error)
 
 
 def show(run: Run) -> None:

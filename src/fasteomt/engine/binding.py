@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fasteomt.engine.packing import Packing
 from fasteomt.engine.program import Buffer, Launch, Program
+from fasteomt.engine.tuning import Table, tuned_config
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.reference import rope_tables
 from fasteomt.model.spec import LAYER_NORM_EPS, ModelSpec
@@ -43,30 +44,46 @@ _EPILOGUES = {"gelu": "gelu", "rope": "rope", "scale+add": "residual"}
 _WITH_GELU = ("head.mask.0", "head.mask.2")
 
 
+# Given a group, the op that computes it, its problem, and how its rows lie where it is in a block: the
+# implementation's module, and what its `run` is told besides.
+Find = Callable[[Group, str, object, Rows | None], tuple[ModuleType, dict[str, Any]]]
+
+
 def bind(
-    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int
+    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int, table: Table
 ) -> Program:
-    """The program of a plan for `crops` crops of `size` x `size` pixels.
+    """The program of a plan for `crops` crops of `size` x `size` pixels, in configurations of `table`.
 
     Raises:
-        InputError: groups that no op computes, formats that don't meet, or a size that isn't whole patches.
+        InputError: groups that no op computes, formats that don't meet, or crops without a whole patch.
         UnsupportedError: an implementation that this device, or these shapes, don't have.
     """
-    if size % spec.patch_size:
-        raise InputError(f"crops of {size} pixels: {spec.name} needs a multiple of {spec.patch_size}")
-    return _Binder(spec, plan, packing, device, crops, size).bind()
+    if size < spec.patch_size:
+        raise InputError(f"crops of {size} pixels: {spec.name} has patches of {spec.patch_size}")
+    target = Target.of(device)
+
+    def find(group: Group, op: str, problem: object, _: Rows | None) -> tuple[ModuleType, dict[str, Any]]:
+        module = implementation(op, group.implementation, target, problem)
+        config = tuned_config(table, target, op, group.implementation, problem)
+        return module, {} if config is None else {"config": config}
+
+    return Binder(spec, plan, packing, device, crops, size, find).bind()
 
 
-class _Binder:
+class Binder:
+    """Goes through a plan's groups and asks `find` who computes each."""
+
     def __init__(
-        self, spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int
-    ) -> None:
+        self, spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int,
+        find: Find,
+    ) -> None:  # fmt: skip
         self.spec, self.plan, self.packing, self.device = spec, plan, packing, device
-        self.target = Target.of(device)
+        self.find = find
         self.crops, self.side = crops, size // spec.patch_size
         self.sites = {site.name: site for site in sites(spec)}
         self.rows = Rows(crops, self.side**2, spec.num_prefix_tokens)
-        self.input = torch.zeros(crops, 3, size, size, device=device)
+        seen = self.side * spec.patch_size  # pixels past the last whole patch are not
+        self.input = torch.zeros(crops, 3, seen, seen, dtype=torch.float32, device=device)
         self.memory: dict[object, Tensor] = {}
         self.launches: list[Launch] = []
         # Of the group that is being bound:
@@ -98,7 +115,7 @@ class _Binder:
     def _bind_group(self) -> None:
         names = self.group.sites
         ops = tuple(self.sites[name].op for name in names)
-        if names[0].startswith("frame."):
+        if names in (("frame.prep",), ("frame.post",)):
             return  # before and after the program
         if names == ("rope",):
             periods = self.packing.vector("backbone.rope_embed.periods")
@@ -126,7 +143,7 @@ class _Binder:
         return InputError(f"plan: site '{self.group.sites[0]}': no op computes {' + '.join(ops)} at once")
 
     def _find(self, op: str, problem: object) -> ModuleType:
-        return implementation(op, self.group.implementation, self.target, problem)
+        return self.find(self.group, op, problem, None)[0]
 
     def _buffer(self, name: str, *shape: int) -> Buffer:
         """A buffer of the group's format. Blocks share theirs: what one wrote, the next has read."""
@@ -153,7 +170,12 @@ class _Binder:
         epilogue = _EPILOGUES.get(ops[-1], "")
         products = parts[:-1] if epilogue else parts
         name = products[0].name
-        if any(part.op not in ("gemm", "conv") for part in products):
+        joined = [part.name.rpartition(".")[2] for part in products]
+        # Of several products, only SwiGLU's two read the same.
+        if any(part.op not in ("gemm", "conv") for part in products) or joined not in (
+            joined[:1],
+            ["w1", "w2"],
+        ):
             raise self._no_op(ops)
         if name in _WITH_GELU:
             epilogue = "gelu"
@@ -162,13 +184,13 @@ class _Binder:
         if side:
             source = self.queries if name in ("head.mask.2", "head.mask.4") else self.embedding
         x = source.read(self.group, self.dtype)
-        (m, k), n = source.shape, self.packing.padded_outputs(products)
+        (m, k), n = source.shape, self.packing.outputs(products)
         head_dim = self.spec.embed_dim // self.spec.num_heads if epilogue == "rope" else 0
-        module = self._find("linear", linear.Problem(m, n, k, self.dtype, epilogue, head_dim))
+        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim)
+        rows = self.rows if name.startswith("block.") else None
+        module, tuned = self.find(self.group, "linear", problem, rows)
         dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE)
-        options: dict[str, Any] = {"epilogue": epilogue}
-        if name.startswith("block."):
-            options["rows"] = self.rows
+        options: dict[str, Any] = {"epilogue": epilogue, "rows": rows, **tuned}
         if epilogue == "rope":
             options |= {"rotation": self.rotation, "rotated": 2 * self.spec.embed_dim}
         if epilogue == "residual":
@@ -205,12 +227,12 @@ class _Binder:
         problem = attention.Problem(
             rows, heads, self.spec.embed_dim // heads, self.dtype, rope=rotation is not None
         )
-        module = self._find("attention", problem)
+        module, tuned = self.find(self.group, "attention", problem, rows)
         qkv = self.current.read(self.group, self.dtype)
         out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim)
 
         def run() -> None:
-            out.tensor = module.run(qkv(), out.tensor, heads, rows, rotation)
+            out.tensor = module.run(qkv(), out.tensor, heads, rows, rotation, **tuned)
 
         self._launch(run)
         self.current = out
@@ -265,7 +287,7 @@ class _Binder:
             self.embedding, self.current = out.part(0, split), out.part(split, count)
 
     def _stream_buffer(self, rows: int) -> Buffer:
-        made = torch.empty(rows, self.spec.embed_dim, device=self.device)
+        made = torch.empty(rows, self.spec.embed_dim, dtype=torch.float32, device=self.device)
         return Buffer("residual stream", tuple(made.shape), made.dtype, made)
 
     def _source(self, of_patches: Callable[[int], int], of_extra: Callable[[int, int], int]) -> Tensor:
@@ -274,11 +296,12 @@ class _Binder:
         Args:
             of_patches: by crop, the row of its first patch. of_extra: by crop and extra token, its row.
         """
-        rows, out = self.rows, torch.empty(self.rows.total, dtype=torch.int32)
+        rows, out = self.rows, torch.empty(self.rows.total, dtype=torch.int32, device="cpu")
         for crop in range(rows.crops):
             start, extras = rows.patch_start(crop), rows.extra_start(crop)
-            out[start : start + rows.patches] = of_patches(crop) + torch.arange(rows.patches)
-            out[extras : extras + rows.extras] = torch.tensor([of_extra(crop, i) for i in range(rows.extras)])
+            out[start : start + rows.patches] = of_patches(crop) + torch.arange(rows.patches, device="cpu")
+            sources = [of_extra(crop, i) for i in range(rows.extras)]
+            out[extras : extras + rows.extras] = torch.tensor(sources, device="cpu")
         return out.to(self.device)
 
     def _outputs(self) -> Tensor:

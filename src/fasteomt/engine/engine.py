@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,16 +47,6 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a GPU the current one for a block, since kernels are launched on that; nothing on the CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _copies(masks: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """In fp32, for the caller to keep: a program writes into its own again and again."""
-    return masks.to(torch.float32, copy=True), classes.to(torch.float32, copy=True)
-
-
 @contextmanager
 def _ieee_fp32() -> Iterator[None]:
     """fp32 means fp32: whatever the process allows elsewhere, no TF32 or bfloat16 in here."""
@@ -76,10 +66,11 @@ def _ieee_fp32() -> Iterator[None]:
 class Engine:
     """A model ready to run: its stack's plan, its weights on `device`.
 
-    In stack 'fp32', weights that are fp32 and on `device` already are used in place, not copied.
+    In stack 'fp32', weights that are fp32 and on `device` already are used in place; other stacks copy them.
+    Threads may share one.
 
     Raises:
-        UnsupportedError: this device lacks what the stack's plan names.
+        UnsupportedError: this device lacks what the stack's plan names, or a weight is beyond its format.
     """
 
     def __init__(
@@ -96,7 +87,13 @@ class Engine:
             self.model.load_state_dict(on_device, strict=True, assign=True)
             self.model.requires_grad_(False).eval()
         else:
-            self._kernels = Kernels(spec, weights, self.plan, device, graph=stack.graph)
+            try:
+                with torch.no_grad(), self._arithmetic():
+                    self._kernels = Kernels(spec, weights, self.plan, device, graph=stack.graph)
+            except UnsupportedError as error:
+                plain = f"torch_{stack.recipe}"
+                remedy = "" if stack.name == plain else f", or --stack {plain}, torch's own kernels"
+                raise UnsupportedError(f"stack '{stack.name}': {error}{remedy}") from None
 
     @property
     def replays(self) -> bool:
@@ -105,19 +102,27 @@ class Engine:
 
     @torch.inference_mode()
     def network(self, crops: Tensor) -> tuple[Tensor, Tensor]:
-        """As `logits`, in the plan's formats; the next call may overwrite what it returns."""
+        """As `logits`, in the plan's formats; the next call, by whomever, may overwrite what it returns."""
         if self._kernels is None:
             return self._reference(crops)
-        with on_device(self.device):
+        with self._arithmetic():
+            return self._kernels.network(crops)
+
+    @torch.inference_mode()
+    def logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised crops (B, 3, S, S) -> mask logits (B, Q, s, s), class logits (B, Q, K + 1), fp32."""
+        if self._kernels is None:
+            return self._reference(crops)
+        with self._arithmetic():
             return self._kernels.logits(crops)
 
     @torch.inference_mode()
-    def warm_up(self, crops: int) -> None:
-        """Do now what the first `crops` crops would wait for: compile, pack, capture."""
-        size = self.spec.crop_size
-        self.network(torch.zeros(crops, 3, size, size, device=self.device))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def eager_logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """As `logits`, without a CUDA graph."""
+        if self._kernels is None:
+            return self._reference(crops)
+        with self._arithmetic():
+            return self._kernels.logits(crops, eager=True)
 
     @torch.inference_mode()
     def program(self, crops: int) -> Program:
@@ -128,26 +133,28 @@ class Engine:
         """
         if self._kernels is None:
             raise UnsupportedError(f"stack '{self.stack.name}' is no program of kernels: choose another")
-        with on_device(self.device):
+        with self._arithmetic():
             return self._kernels.program(crops, self.spec.crop_size)
 
     @torch.inference_mode()
-    def logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised crops (B, 3, S, S) -> mask logits (B, Q, s, s), class logits (B, Q, K + 1), fp32."""
-        return _copies(*self.network(crops))
-
-    @torch.inference_mode()
-    def eager_logits(self, crops: Tensor) -> tuple[Tensor, Tensor]:
-        """As `logits`, without a CUDA graph."""
-        if self._kernels is None:
-            return self.logits(crops)
-        with on_device(self.device):
-            return _copies(*self._kernels.eager_logits(crops))
+    def warm_up(self, crops: int) -> None:
+        """Do now what the first `crops` crops would wait for: compile and capture."""
+        size = self.spec.crop_size
+        self.network(torch.zeros(crops, 3, size, size, dtype=torch.float32, device=self.device))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _reference(self, crops: Tensor) -> tuple[Tensor, Tensor]:
-        with _ieee_fp32():
+        with self._arithmetic(), _ieee_fp32():
             masks, classes = self.model(crops)
         return masks, classes
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """The stack's own, whatever autocast the caller is in, on the engine's GPU."""
+        current = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with current, torch.autocast(self.device.type, enabled=False):
+            yield
 
     @torch.inference_mode()
     def scores(self, frame: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import torch
 
 from fasteomt.bench.metrics import INFERENCE_GATES
@@ -32,7 +34,7 @@ def choose_stack(checkpoint: Checkpoint, device: torch.device) -> tuple[Stack, s
             if all(gate in verdicts and verdicts[gate].passed for gate in INFERENCE_GATES):
                 return stack, None
     note = (
-        f"stack {UNVERIFIED} is unverified for {checkpoint.source} on {gpu}: run  "
-        f"fasteomt gate --model {checkpoint.source} --stack {CANDIDATES[0]}"
+        f"stack {UNVERIFIED} is unverified for {checkpoint.spec.short_name} on {gpu}: run  fasteomt gate "
+        f"--model {shlex.quote(checkpoint.source)} --stack {CANDIDATES[0]}"
     )
     return get_stack(UNVERIFIED), note

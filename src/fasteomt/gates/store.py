@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from pathlib import Path
 
 import torch
 
+from fasteomt.cache import cache_root
 from fasteomt.errors import InputError
 from fasteomt.files import write_json
 from fasteomt.gates.limits import load_limits
@@ -18,24 +17,15 @@ from fasteomt.plan import Plan
 from fasteomt.provenance import source_digest
 
 
-def cache_folder() -> Path:
-    """The user's folder for verdicts; $FASTEOMT_CACHE replaces the system's usual place for caches."""
-    chosen = os.environ.get("FASTEOMT_CACHE")
-    if chosen:
-        return Path(chosen) / "verdicts"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "fasteomt" / "verdicts"
-
-
 def verdict_path(checkpoint: str, plan: Plan, clip: str, gpu: str, folder: Path | None = None) -> Path:
-    """The file of one key: SHA-256 (hex) of the checkpoint and of the clip, the plan, the hardware's name."""
+    """The file of one key: SHA-256 (hex) of the checkpoint and of the clip, the plan, the hardware's name.
+
+    Without a `folder` it is in the user's cache.
+    """
     hardware = hashlib.sha256(gpu.encode()).hexdigest()[:12]
-    return (folder or cache_folder()) / checkpoint[:16] / f"{plan.hash}-{hardware}-{clip[:16]}.json"
+    return (
+        (folder or cache_root() / "verdicts") / checkpoint[:16] / f"{plan.hash}-{hardware}-{clip[:16]}.json"
+    )
 
 
 def save_report(report: Report, folder: Path | None = None) -> Path:
@@ -79,10 +69,13 @@ def held_verdicts(
 def _read(path: Path, checkpoint: str, plan: Plan, gpu: str) -> dict[str, Verdict]:
     """What holds in one file, which is of one clip."""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return {}
         found = [Verdict.from_dict(raw) for raw in json.loads(path.read_text("utf-8"))["verdicts"]]
-    except (OSError, ValueError, KeyError, TypeError, InputError):
+        clips = {one.subject.clip for one in found}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
         return {}
-    tier, clips = load_limits().tier(plan), {one.subject.clip for one in found}
+    tier = load_limits().tier(plan)
     now = (checkpoint, plan.hash, gpu, torch.__version__, source_digest())
     held = {}
     for one in found:

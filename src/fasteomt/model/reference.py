@@ -34,8 +34,10 @@ def rope_tables(periods: Tensor, height: int, width: int) -> tuple[Tensor, Tenso
     Returns:
         sin and cos, each (height * width, head_dim), fp32: angles of y, then of x, then both again.
     """
-    y = (torch.arange(height, device=periods.device) + 0.5) / height * 2 - 1
-    x = (torch.arange(width, device=periods.device) + 0.5) / width * 2 - 1
+    y, x = (
+        (torch.arange(n, dtype=torch.float32, device=periods.device) + 0.5) / n * 2 - 1
+        for n in (height, width)
+    )
     return rope_at(periods.float(), y, x)
 
 

@@ -22,10 +22,8 @@ pytestmark = [
 
 VARIATIONS = {
     "as it ships": ("vitt16", 2, {}, {}),
-    "an odd crop, sums in the norm": ("vitt16", 1, {}, {"add": "add_norm"}),
-    "RoPE by itself": ("vitt16", 2, {}, {"rope": "rope"}),
-    "RoPE in attention": ("vitt16", 2, {}, {"rope": "attention"}),
-    "SwiGLU": ("vits16plus", 2, {"ffn_hidden": 96}, {}),
+    "sums in the norm, RoPE in attention": ("vitt16", 1, {}, {"add": "add_norm", "rope": "attention"}),
+    "SwiGLU, RoPE by itself": ("vits16plus", 1, {"ffn_hidden": 96}, {"rope": "rope"}),
 }
 
 

@@ -20,7 +20,7 @@ def run(
 ) -> None:
     channels = x.shape[1]
     shape = (grid.crops, channels, grid.resolution, grid.resolution)
-    images = torch.empty(shape, device=x.device, memory_format=torch.channels_last)
+    images = torch.empty(shape, dtype=torch.float32, device=x.device, memory_format=torch.channels_last)
     pixels = grid.in_row_order(images)
     pixels.copy_(x.view(grid.crops, -1, channels).mT.unflatten(2, pixels.shape[2:]))
     convolved = F.conv2d(images, weight.T.reshape(channels, 1, 3, 3), padding=1, groups=channels)

@@ -1,0 +1,132 @@
+// Stands in for the project's hopper_ptx.cuh: the same functions, done by machine.h instead of instructions.
+#pragma once
+
+#include "machine.h"
+
+#include <cmath>
+#include <cstring>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __shared__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+
+struct float2 {
+    float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
+
+// The two 16-bit formats by PTX's names, finite values only; `encode` rounds to nearest even.
+struct bf16 {
+    static float decode(u16 bits) {
+        const u32 wide = bits << 16;
+        float out;
+        memcpy(&out, &wide, 4);
+        return out;
+    }
+    static u16 encode(float value) {
+        u32 bits;
+        memcpy(&bits, &value, 4);
+        return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    }
+};
+struct f16 {
+    // fp32's exponent is biased by 112 more than fp16's.
+    static float decode(u16 bits) {
+        const u32 wide = (bits & 0x7FFF) << 13;
+        float out;
+        memcpy(&out, &wide, 4);
+        return std::copysign(out * 0x1p112f, bits & 0x8000 ? -1.0f : 1.0f);
+    }
+    static u16 encode(float value) {
+        const float narrow = std::fabs(value) * 0x1p-112f;
+        u32 bits;
+        memcpy(&bits, &narrow, 4);
+        return (bits + 0xFFF + (bits >> 13 & 1)) >> 13 | (std::signbit(value) ? 0x8000 : 0);
+    }
+};
+using Element = TYPE;
+
+// The kernel's two variables in shared memory are known by their types. It only takes their addresses: the
+// barriers, then the dynamic part, `memory`, whose declaration in the kernel means this one here.
+constexpr u32 FIRST_DYNAMIC = machine::FIRST_SHARED + 2 * STAGES * sizeof(u64);
+unsigned char memory[1];
+inline u32 shared_address(const u64*) { return machine::FIRST_SHARED; }
+inline u32 shared_address(const unsigned char*) { return FIRST_DYNAMIC; }
+
+inline void barrier_init(u32 barrier, u32 arrivals) { machine::barrier_init(barrier, arrivals); }
+inline void barriers_ready() {}
+inline void barrier_arrive(u32 barrier, u32 rank) { machine::barrier_arrive(barrier, rank); }
+inline void barrier_arrive_expecting(u32 barrier, u32 bytes) { machine::barrier_expect(barrier, bytes); }
+inline void barrier_wait(u32 barrier, u32 parity) { machine::barrier_wait(barrier, parity); }
+
+inline void prefetch_map(const TensorMap&) {}
+inline void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
+    machine::copy_box(to, map, column, row, barrier, machine::own_rank(), machine::own_rank());
+}
+inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
+    machine::copy_box(to, map, column, row, barrier, 0, CLUSTER - 1);
+}
+
+inline void cluster_sync() { machine::meet_cluster(); }
+template <int REGISTERS> void more_registers() {}
+template <int REGISTERS> void fewer_registers() {}
+inline void tell_second() {
+    machine::pause();
+    machine::arrive_at_named_barrier();
+}
+inline void wait_for_first() { machine::meet_at_named_barrier(); }
+
+inline void multiply_fence() {}
+inline void multiply_commit() { machine::commit_products(); }
+inline void multiply_wait_but_one() { machine::wait_for_products(1); }
+inline void multiply_wait(float (&)[BLOCK_N / 2]) { machine::wait_for_products(0); }
+inline void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
+    machine::start_product({acc, BLOCK_N, a, b, Element::decode});
+}
+
+inline u32 pack(float low, float high) {
+    return Element::encode(low) | static_cast<u32>(Element::encode(high)) << 16;
+}
+inline float power_of_two(float x) { return std::exp2(x); }
+
+inline void __syncwarp() { machine::meet_warp(); }
+inline int __shfl_sync(u32, int value, int lane) {
+    u32 all[machine::WARP];
+    machine::exchange(value, all);
+    return all[lane];
+}
+
+inline void store_matrices(u32 address, const u32 (&value)[4]) {
+    const int lane = threadIdx.x % machine::WARP;
+    u32 addresses[machine::WARP];
+    machine::exchange(address, addresses);
+    // A lane may go on while others still write: only __syncwarp orders that.
+    machine::pause();
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        memcpy(machine::shared(addresses[8 * matrix + lane / 4] + lane % 4 * 4, 4), &value[matrix], 4);
+    }
+}
+inline void store_shared(u32 address, float value) {
+    machine::pause();
+    memcpy(machine::shared(address, 4), &value, 4);
+}
+inline float2 load_shared_pair(u32 address) {
+    float2 out;
+    machine::pause();
+    memcpy(&out, machine::shared(address, 8), 8);
+    return out;
+}
+inline uint4 load_shared(u32 address) {
+    uint4 out;
+    machine::pause();
+    memcpy(&out, machine::shared(address, 16), 16);
+    return out;
+}

@@ -1,0 +1,76 @@
+// What a Hopper GPU offers to the threads of hopper_gemm.cu, modelled on a CPU. machine.cpp runs them.
+#pragma once
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+// A matrix of 16-bit elements as the copy engine sees it: boxes of it have `box_rows` rows of 64 elements.
+struct TensorMap {
+    const u16* elements;
+    long long rows, columns, stride;
+    int box_rows;
+};
+
+struct Dimensions {
+    u32 x;
+};
+// Of the thread that is running.
+extern Dimensions threadIdx, blockIdx, gridDim;
+
+namespace machine {
+
+constexpr int WARP = 32, THREADS = 384, WARPS = THREADS / WARP;
+// Where a block's own shared memory starts: Hopper keeps the first 1024 bytes.
+constexpr u32 FIRST_SHARED = 1024;
+
+// Ends the launch: the kernel did what it must not do.
+[[noreturn]] void fail(const char* what);
+
+// Now and then, lets others run. In front of everything that others may notice.
+void pause();
+
+// `bytes` of this block's dynamic shared memory.
+unsigned char* shared(u32 address, u32 bytes);
+
+// All 32 threads of the warp come here and see what each brought. Orders no accesses to memory.
+void exchange(u32 brought, u32 (&all)[WARP]);
+void meet_warp();
+void meet_cluster();
+// Named barrier of 256 threads, who arrive, and wait or don't.
+void arrive_at_named_barrier();
+void meet_at_named_barrier();
+
+// mbarrier objects, which count arrivals and the bytes of copies.
+void barrier_init(u32 barrier, u32 arrivals);
+void barrier_arrive(u32 barrier, u32 rank);
+void barrier_expect(u32 barrier, u32 bytes);
+void barrier_wait(u32 barrier, u32 parity);
+
+// Copies happen later, in any order. To the blocks of the cluster from `first_rank` to `last_rank`.
+void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank);
+u32 own_rank();
+
+// A warpgroup's product of matrices in shared memory, of elements that `decode` reads: `sums` are this
+// thread's of (64, columns). Products happen as late as the kernel allows, when it waits for them.
+struct Product {
+    float* sums;
+    int columns;
+    u64 a, b;
+    float (*decode)(u16);
+};
+void start_product(const Product& product);
+void commit_products();
+// Until at most `left` of the committed groups remain.
+void wait_for_products(int left);
+
+struct Launch {
+    u32 blocks, cluster;
+    u32 first_dynamic, dynamic_bytes; // shared memory
+    u32 seed;                         // of the order in which everything happens
+    void (*thread)();
+};
+// Null, or what went wrong.
+const char* run(const Launch& launch);
+
+} // namespace machine

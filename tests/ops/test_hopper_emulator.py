@@ -1,0 +1,157 @@
+"""The Hopper GEMM's source run by an emulator of Hopper; `hopper_emulator` says what that can show."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hopper_emulator import Edit, Emulator, KernelFault
+
+from fasteomt.ops.linear import cuda, reference
+from fasteomt.ops.linear.cuda import Config
+from fasteomt.ops.rotation import Rotation
+from fasteomt.ops.rows import Rows
+
+BF16, FP16 = torch.bfloat16, torch.float16
+COMPILER = shutil.which("g++") or shutil.which("c++")
+# As many rows before and after `out` as a tile has, which nobody may touch.
+GUARD, UNTOUCHED = 128, 77.0
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or sys.platform != "linux", reason="needs Linux and a C++ compiler, g++ or c++"
+)
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    assert COMPILER is not None
+    return Emulator(COMPILER, tmp_path_factory.mktemp("hopper_emulator"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """`processors`: of the GPU, few so that a block has several tiles."""
+
+    rows: Rows
+    n: int
+    k: int
+    config: Config
+    epilogue: str = ""
+    dtype: torch.dtype = BF16
+    head_dim: int = 64
+    processors: int = 4
+
+
+# Rows of patches that are whole tiles and of others; odd crops; row tiles that clusters can't share, of up to
+# 64 rows and of more; N beyond the last column tile; K beyond the last step; rings longer than K and shorter.
+CASES = {
+    "rope, two crops": Case(Rows(2, 128, 5), 192, 512, Config(64, 2, 2, 3), "rope"),
+    "rope, heads cross tiles": Case(Rows(1, 256, 5), 384, 136, Config(160, 2, 0, 2), "rope", processors=6),
+    "rope, heads of 128": Case(Rows(2, 200, 5), 384, 136, Config(128, 2, 0, 2), "rope", head_dim=128),
+    "rope, heads of 128 cross tiles": Case(
+        Rows(1, 200, 5), 384, 136, Config(192, 1, 0, 2), "rope", FP16, head_dim=128
+    ),
+    "rope, small crops": Case(Rows(5, 16, 7), 96, 512, Config(224, 2, 2, 3), "rope", head_dim=32),
+    "gelu, odd crops": Case(Rows(3, 128, 5), 192, 512, Config(64, 2, 2, 3), "gelu", FP16, processors=6),
+    "gelu, joint": Case(Rows(2, 128, 105), 160, 400, Config(96, 2, 1, 3), "gelu", processors=6),
+    "gelu, fewer rows than a tile": Case(Rows(1, 37, 0), 256, 72, Config(256, 2, 0, 2), "gelu"),
+    "residual, joint": Case(Rows(3, 128, 105), 192, 400, Config(128, 2, 2, 3), "residual", FP16),
+    "residual, no cluster": Case(Rows(2, 128, 5), 160, 264, Config(64, 1, 0, 4), "residual"),
+    "plain, widest": Case(Rows(1, 200, 0), 320, 640, Config(256, 2, 2, 2), "", FP16, processors=2),
+    "plain, no cluster": Case(Rows(3, 64, 5), 96, 512, Config(96, 1, 2, 4), "", processors=3),
+}
+
+
+class Inputs:
+    """Random ones for a case, `run`'s options, and the fp32 result."""
+
+    def __init__(self, case: Case) -> None:
+        m, n, k = case.rows.total, case.n, case.k
+        torch.manual_seed(0)
+        self.x = torch.randn(m, k).to(case.dtype)
+        self.weight = (torch.randn(n, k) / k**0.5).to(case.dtype)
+        self.bias = torch.randn(n) if case.epilogue else None
+        angles = torch.randn(case.rows.patches, case.head_dim // 2)
+        self.options: dict[str, Any] = {
+            "rows": case.rows,
+            "epilogue": case.epilogue,
+            "rotation": Rotation(angles.sin(), angles.cos()),
+            "rotated": n // case.head_dim * 2 // 3 * case.head_dim,
+            "scale": torch.randn(n) if case.epilogue == "residual" else None,
+        }
+        self.stream = torch.randn(m, n)
+        self.exact = self.stream.clone()
+        reference.run(self.x, self.weight, self.bias, self.exact, **self.options)
+
+
+def wrong(emulator: Emulator, case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:
+    """What is wrong with the kernel's result, or ''."""
+    inputs = Inputs(case)
+    dtype = torch.float32 if case.epilogue == "residual" else case.dtype
+    room = torch.full((GUARD + case.rows.total + GUARD, case.n), UNTOUCHED, dtype=dtype)
+    out = room[GUARD:-GUARD].copy_(inputs.stream)
+    with emulator.in_place_of_gpu(case.processors, seed, bug):
+        try:
+            cuda.run(inputs.x, inputs.weight, inputs.bias, out, config=case.config, **inputs.options)
+        except KernelFault as fault:
+            return str(fault)
+    if not ((room[:GUARD] == UNTOUCHED).all() and (room[-GUARD:] == UNTOUCHED).all()):
+        return "rows before or after the result were written"
+    # Rounding of the output, and sums in another order.
+    close = torch.isclose(out.float(), inputs.exact, rtol=torch.finfo(dtype).eps / 2 + 2e-5, atol=2e-5)
+    return "" if close.all() else f"{(~close).sum()} of {close.numel()} results are wrong"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_computes_what_the_reference_does(name: str, emulator: Emulator) -> None:
+    assert not wrong(emulator, CASES[name])
+
+
+SMALL = Case(Rows(3, 128, 5), 192, 512, Config(64, 2, 2, 3))
+BUGS: dict[str, tuple[Edit, ...]] = {
+    "a stage is given back while it is read": (
+        (
+            "if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);",
+            "if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);",
+        ),
+        (
+            "multiply_wait(acc);\n        if (lane < CLUSTER) barrier_arrive(finished, lane);",
+            "multiply_wait(acc);",
+        ),
+    ),
+    "a stage is given back twice": (
+        ("if (step > 0 && lane < CLUSTER) barrier_arrive", "if (lane < CLUSTER) barrier_arrive"),
+    ),
+    "a stage is given back to the own block only": (
+        (
+            "if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane)",
+            "if (step > 0 && lane < 1) barrier_arrive(finished, lane)",
+        ),
+    ),
+    "the other block's readers aren't waited for": (("CLUSTER * CONSUMERS / 32", "CONSUMERS / 32"),),
+    "the first round waits for readers": (("at.parity ^ 1);", "at.parity);"),),
+    "fewer bytes are expected than come": (
+        ("halves * HALF_BYTES + CLUSTER * SHARE_BYTES", "halves * HALF_BYTES + SHARE_BYTES"),
+    ),
+    "a descriptor's stride is half": (("STRIDE = (1024ull >> 4)", "STRIDE = (512ull >> 4)"),),
+    "barriers are used before they are made": (("    }\n    cluster_sync();\n", "    }\n"),),
+    "a block ends before its neighbour": (
+        ("    // The other block may still arrive at barriers here.\n    cluster_sync();\n", ""),
+    ),
+    "blocks that share rows take the same columns": (
+        ("next_alone / job.alone * CLUSTER + rank", "next_alone / job.alone * CLUSTER"),
+    ),
+    "rows beyond a tile are written": (("return row + 8 * half < rows;", "return true;"),),
+    "results are read before all lanes have written them": (
+        ("            }\n            __syncwarp();\n#pragma", "            }\n#pragma"),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_finds_a_planted_bug(bug: str, emulator: Emulator) -> None:
+    assert any(wrong(emulator, SMALL, seed, BUGS[bug]) for seed in range(3))
