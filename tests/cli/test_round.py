@@ -10,7 +10,7 @@ import torch
 
 from fasteomt.bench.results import Measured, load, problems
 from fasteomt.cli.round import finish, options
-from fasteomt.errors import FastEomtError
+from fasteomt.errors import FastEomtError, InputError
 
 CPU = torch.device("cpu")
 FACTS = {"model": "m", "plan": None, "metric": "model_ms", "crops": 2, "frames": 1, "batch": 1, "streams": 1}
@@ -63,3 +63,28 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     assert out.read_bytes() == before
     (run,) = load(tmp_path / "results.partial.json").runs
     assert [row.median for row in run.rows] == [row.median for row in rows(3.0)]
+
+
+def test_an_interruption_stays_one_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "results.partial.json").write_text("not results")
+
+    def broken() -> Iterator[Measured]:
+        yield from rows(3.0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(tmp_path / "results.json", rows=broken(), **ROUND)
+    assert (tmp_path / "results.partial.json").read_text() == "not results"
+
+
+@pytest.mark.parametrize("what", ["a folder", "another file"])
+def test_a_place_for_results_is_looked_at_before_measuring(tmp_path: Path, what: str) -> None:
+    out = tmp_path / "results.json"
+    out.mkdir() if what == "a folder" else out.write_text("{}")
+
+    def never() -> Iterator[Measured]:
+        raise AssertionError("measured")
+        yield
+
+    with pytest.raises(InputError):
+        finish(out, rows=never(), **ROUND)

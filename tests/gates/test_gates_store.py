@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,13 +101,32 @@ def test_edited_and_old_files_count_for_nothing(
     assert store.read_verdicts(*KEY, tmp_path) == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"verdicts": 3}', '{"verdicts": [3]}', "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"verdicts": 3}', '{"verdicts": [3]}', "\0", '{"verdicts": ' + "[" * 100_000]
+)
 def test_a_broken_file_counts_for_nothing_and_is_replaced(tmp_path: Path, text: str) -> None:
     path = store.save_report(report(verdict()), tmp_path)
     path.write_text(text)
     assert store.read_verdicts(*KEY, tmp_path) == {}
     store.save_report(report(verdict()), tmp_path)
     assert store.read_verdicts(*KEY, tmp_path)["M"].passed
+
+
+@pytest.mark.parametrize("clip", [["c"], {}, None])
+def test_a_clip_that_is_no_name_counts_for_nothing(tmp_path: Path, clip: object) -> None:
+    path = store.save_report(report(verdict()), tmp_path)
+    content = json.loads(path.read_text())
+    for one in content["verdicts"]:
+        one["clip"] = clip
+    path.write_text(json.dumps(content))
+    assert store.read_verdicts(*KEY, tmp_path) == {}
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = store.save_report(report(verdict()), tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert store.read_verdicts(*KEY, tmp_path) == {}
 
 
 def test_a_folder_in_the_way(tmp_path: Path) -> None:

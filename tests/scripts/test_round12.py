@@ -53,6 +53,7 @@ def test_stacks_side_by_side_with_a_plugged_in_one(tmp_path: Path, model: Path) 
     [
         (("--plugin", "../no_such_round:plug"), "there is no"),
         (("--plugin", "plug"), "name it FOLDER:MODULE"),
+        (("--crops", "0"), "--crops 0: must be at least 1"),
         (("--variants", "r5_v1,r99"), "unknown stack 'r99'"),
         (("--variants", "bf16,r11"), "name each stack once"),
     ],
@@ -69,3 +70,11 @@ def test_crops_and_frames(tmp_path: Path, model: Path) -> None:
     assert done.returncode == 0, done.stderr
     measured = [row for row in json.loads(out.read_text())["rows"] if row["median"] is not None]
     assert [(row["crops"], row["frames"]) for row in measured] == [(1, 1), (2, 1), (2, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "import no_such_module", "STACKS = 3", "STACKS = {'a': 4}", "a b"])
+def test_plug_ins_that_are_none(tmp_path: Path, model: Path, text: str) -> None:
+    (tmp_path / "plug.py").write_text(text)
+    done = run("speed12.py", "--model", model, "--plugin", f"{tmp_path}:plug")
+    assert done.returncode == 2
+    assert "plug.py" in done.stderr and done.stderr.count("\n") == 1, done.stderr
