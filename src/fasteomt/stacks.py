@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from fasteomt.engine.asked import resolved
+from fasteomt.engine.tuning import Table
 from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan, plan_by_op
-
-if TYPE_CHECKING:
-    from fasteomt.engine.tuning import Table
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,6 @@ class Stack:
         Args:
             table: of measurements; None for what is known of the GPU here that is `target`, if there is one.
         """
-        from fasteomt.engine.asked import resolved  # imports this module
-
         if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
         return resolved(spec, Plan(tuple(_Grouping(self, spec, target).groups())), target, table)

@@ -9,36 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from row_samples import CPU, SMALL, complaints
 
-from fasteomt.bench import environment
 from fasteomt.bench import profile_rows as profile_rows_module
 from fasteomt.bench.profile import Profile, SiteTime, marked_sites
 from fasteomt.bench.profile_rows import profile_rows, stack_profile_rows, training_profile_rows
-from fasteomt.bench.results import RoundResults, Run, problems
-from fasteomt.checkpoint import random_checkpoint
-from fasteomt.model.spec import ModelSpec
 from fasteomt.ops import target
 from fasteomt.stacks import get_stack
-from fasteomt.video.write import VideoWriter
-
-CPU = torch.device("cpu")
-SMALL = random_checkpoint(ModelSpec.from_name("vitt16", image_size=(64, 64)))
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
-    with VideoWriter(path, 96, 64, 12) as writer:
-        for value in (40, 90, 140):
-            writer.write(torch.full((64, 96, 3), value, dtype=torch.uint8).numpy())
-    return path
-
-
-def complaints(rows: list) -> list[str]:
-    run = Run.build(environment.current(CPU), "test", rows, ())
-    return problems(
-        RoundResults(round="infer-opt/round0_baseline", title="t", kind="study", parent=None, runs=(run,))
-    )
 
 
 def test_profile_without_a_gpu_says_so(clip: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
 from fasteomt.model.tiling import ClassMap, Tiling, class_map, class_scores, crops_of_frame, untile
 from fasteomt.ops.target import Target
-from fasteomt.stacks import Stack
+
+if TYPE_CHECKING:
+    from fasteomt.stacks import Stack  # which is built on this package
 
 MAX_CROPS_PER_BATCH = 8
 

@@ -6,10 +6,10 @@ import shlex
 
 import torch
 
-from fasteomt.bench.metrics import INFERENCE_GATES
 from fasteomt.capabilities import hardware_name
 from fasteomt.checkpoint import Checkpoint
 from fasteomt.gates.store import held_verdicts
+from fasteomt.gates.verdict import GATES
 from fasteomt.ops.target import Target
 from fasteomt.stacks import Stack, get_stack
 
@@ -31,7 +31,7 @@ def choose_stack(checkpoint: Checkpoint, device: torch.device) -> tuple[Stack, s
         stack = get_stack(name)
         found = held_verdicts(checkpoint.sha256, stack.plan(checkpoint.spec, target), gpu)
         for verdicts in found.values():
-            if all(gate in verdicts and verdicts[gate].passed for gate in INFERENCE_GATES):
+            if all(gate in verdicts and verdicts[gate].passed for gate in GATES):
                 return stack, None
     note = (
         f"stack {UNVERIFIED} is unverified for {checkpoint.spec.short_name} on {gpu}: run  fasteomt gate "

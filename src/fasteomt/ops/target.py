@@ -55,3 +55,15 @@ class Target:
 
 
 CPU = Target("cpu")
+
+
+def lacks_16_bit_gpu(target: Target, dtype: torch.dtype, *, use: str) -> str | None:
+    """Why a GPU kernel on BF16 or FP16 can't be had for `dtype` on `target`; None if it can.
+
+    `use`: the implementation to take instead.
+    """
+    if target.arch == "cpu":
+        return f"needs a GPU: use '{use}'"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"{dtype} is not 16-bit: use '{use}'"
+    return None

@@ -6,23 +6,18 @@ crops are all resident at once on 132 processors, 16 warps each.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.add_norm import Problem
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'reference'"
-    if problem.dtype not in (torch.bfloat16, torch.float16):
-        return f"{problem.dtype} is not 16-bit: use 'reference'"
     if problem.channels > 8192 or problem.channels % 8:
         return f"{problem.channels} channels: it takes up to 8192, a multiple of 8"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="reference")
 
 
 def warps(channels: int) -> int:

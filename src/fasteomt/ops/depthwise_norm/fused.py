@@ -6,7 +6,6 @@ sums in registers. Both sums of the LayerNorm run over all pixels of the tile at
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,17 +13,13 @@ from torch import Tensor
 from fasteomt.ops.depthwise_norm import Problem
 from fasteomt.ops.grid import Grid
 from fasteomt.ops.grid_kernels import share
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'reference'"
-    if problem.dtype not in (torch.bfloat16, torch.float16):
-        return f"{problem.dtype} is not 16-bit: use 'reference'"
     if problem.channels > 4096:
         return f"{problem.channels} channels: it takes up to 4096"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="reference")
 
 
 # Of a thread; two programs of 8 warps then fit a processor, so that one computes while the other waits.

@@ -5,7 +5,6 @@ A tile is a run of pixels of one crop's image, so results are stored in long run
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from fasteomt.ops.grid import Grid
 from fasteomt.ops.grid_kernels import share
 from fasteomt.ops.mask_logits import Problem
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 # Pixels and channels of a tile. Operands take 96 KiB, so two programs fit one processor of sm_90: all 256
 # tiles of two crops of 128 x 128 pixels are resident at once.
@@ -21,13 +20,9 @@ BLOCK_N, BLOCK_K, STAGES, WARPS = 128, 64, 3, 8
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'library'"
-    if problem.dtype not in (torch.bfloat16, torch.float16):
-        return f"{problem.dtype} is not 16-bit: use 'library'"
     if problem.channels % BLOCK_K:
         return f"{problem.channels} channels are no multiple of {BLOCK_K}: use 'library'"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="library")
 
 
 def block_of_queries(queries: int) -> int:

@@ -7,7 +7,6 @@ triangle's formula; their sum is divided out at the end. Pixels are read in word
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from fasteomt.ops import geometry
 from fasteomt.ops.prep import Problem
 from fasteomt.ops.prep import parameters as block
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 BLOCK = 128  # columns of a program
 ROWS = 4  # rows of a program
@@ -29,11 +28,7 @@ BIAS = tl.constexpr(block.BIAS)
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'reference'"
-    if problem.dtype not in (torch.bfloat16, torch.float16):
-        return f"{problem.dtype} is not 16-bit: use 'reference'"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="reference")
 
 
 @triton.jit

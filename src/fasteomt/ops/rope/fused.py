@@ -5,7 +5,6 @@ A program turns a few rows, whole pairs in a thread's registers; rows of extra t
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -13,20 +12,16 @@ from torch import Tensor
 from fasteomt.ops.rope import Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 # Values of qkv that a program turns, and its warps: 16 values a thread are two loads of 16 bytes in flight.
 VALUES, WARPS = 2048, 4
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'reference'"
-    if problem.dtype not in (torch.float16, torch.bfloat16):
-        return f"{problem.dtype}: float16 or bfloat16 only"
     if problem.head_dim & (problem.head_dim - 1) or problem.head_dim < 16:
         return f"head_dim {problem.head_dim} is no power of two from 16 on"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="reference")
 
 
 def run(qkv: Tensor, rotation: Rotation, rotated: int, rows: Rows) -> None:

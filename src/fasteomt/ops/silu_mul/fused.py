@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.silu_mul import Problem
-from fasteomt.ops.target import Target
+from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 BLOCK = 1024  # columns of a program of 4 warps: 16 bytes a thread and operand
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.arch == "cpu":
-        return "needs a GPU: use 'reference'"
-    if problem.dtype not in (torch.bfloat16, torch.float16):
-        return f"{problem.dtype} is not 16-bit: use 'reference'"
-    return None
+    return lacks_16_bit_gpu(target, problem.dtype, use="reference")
 
 
 @triton.jit
