@@ -4,7 +4,9 @@ within the format's error elsewhere; for every geometry, on the CPU's implementa
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -136,6 +138,21 @@ def test_programs_are_kept_and_bounded() -> None:
     assert kernels._packing._packed  # weights are packed once for all of them
     one, two = (kernels.program(count, 64) for count in (MAX_PROGRAMS, MAX_PROGRAMS + 1))
     assert len(one.launches) == len(two.launches)
+
+
+def test_a_programs_memory_is_given_back_at_once() -> None:
+    """Not when the garbage collector comes by, which may be much later."""
+    spec = ModelSpec.from_name("vitt16", **SMALL)
+    engine = Engine(spec, random_checkpoint(spec).weights, STACKS["bf16"], CPU)
+    gc.collect()
+    gc.disable()
+    try:
+        buffer = weakref.ref(engine.program(1).masks)
+        for count in range(2, MAX_PROGRAMS + 2):
+            engine.program(count)
+        assert buffer() is None
+    finally:
+        gc.enable()
 
 
 def test_every_group_but_the_frames_own_is_launched_once_in_order() -> None:

@@ -79,9 +79,25 @@ def test_the_fastest_and_each_ones_configuration() -> None:
     assert made.best("linear", FC1) == ("cuda", {"b": 2})
     assert made.config_for("linear", "fused", FC1) == {"a": 1}
     assert made.best("linear", FC2) == ("cute", None)
-    assert made.best("linear", replace(FC1, m=2059)) is None
+    assert made.best("linear", replace(FC1, k=2048)) is None
     assert made.best("attention", ATTENTION) is None
     assert made.config_for("linear", "library", FC1) is None
+
+
+def test_what_was_not_measured_takes_after_its_nearest_relative() -> None:
+    two, four = FC1, replace(FC1, m=4116)
+    made = table(entry(two, "cuda", 30.0, {"b": 2}), entry(four, "cuda", 60.0, {"b": 4}))
+    for m, config in [(1029, 2), (2059, 2), (3087, 4), (8232, 4)]:
+        for dtype in (torch.bfloat16, torch.float16):
+            assert made.best("linear", replace(FC1, m=m, dtype=dtype)) == ("cuda", {"b": config})
+    for other in (replace(FC1, dtype=torch.float32), replace(FC1, n=2058), replace(FC1, epilogue="")):
+        assert made.best("linear", other) is None
+    half = table(*made.entries, entry(replace(FC1, dtype=torch.float16), "fused", 50.0))
+    assert half.best("linear", replace(two, dtype=torch.float16)) == ("fused", None)
+    assert half.best("linear", replace(two, m=2059, dtype=torch.float16)) == ("fused", None)
+    heads = table(entry(ATTENTION, "fused", 9.0, {"c": 1}))
+    assert heads.best("attention", replace(ATTENTION, rows=Rows(3, 1024, 5))) == ("fused", {"c": 1})
+    assert heads.best("attention", replace(ATTENTION, rows=Rows(2, 1024, 105))) is None
 
 
 def test_the_users_measurements_come_before_shipped_ones(folders: tuple[Path, Path]) -> None:

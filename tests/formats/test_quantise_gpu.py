@@ -24,9 +24,10 @@ def test_codes(number, seed) -> None:
     assert torch.equal(here.codes, there.codes.cpu())
     assert here.saturated == there.saturated.cpu()
     codes = torch.arange(1 << number.bits, dtype=torch.uint8)
-    assert torch.equal(
-        decode(codes, number).view(torch.int32), decode(codes.cuda(), number).cpu().view(torch.int32)
-    )
+    expected, found = decode(codes, number), decode(codes.cuda(), number).cpu()
+    is_number = ~expected.isnan()  # what bits a NaN has is the processor's choice
+    assert torch.equal(found.isnan(), ~is_number)
+    assert torch.equal(found[is_number].view(torch.int32), expected[is_number].view(torch.int32))
 
 
 def test_scales() -> None:

@@ -43,3 +43,23 @@ def test_nothing_is_computed_while_capturing() -> None:
     replay.replay()
     replay.replay()
     assert counter.item() == 4
+
+
+def test_an_earlier_graph_in_the_garbage_does_not_spoil_a_capture() -> None:
+    x = torch.ones(8, device="cuda")
+    before = gc.get_threshold()
+    garbage: list[object] = [capture(lambda: x + 1)]
+    garbage.append(garbage)
+    gc.disable()
+    del garbage
+
+    def call() -> torch.Tensor:
+        makes_the_collector_come = [[number] for number in range(1000)]
+        return x + len(makes_the_collector_come)
+
+    gc.set_threshold(10)
+    gc.enable()
+    try:
+        assert capture(call).replay()[0].item() == 1001
+    finally:
+        gc.set_threshold(*before)

@@ -61,6 +61,15 @@ CASES = {
     "gelu, fewer rows than a tile": Case(Rows(1, 37, 0), 256, 72, Config(256, 2, 0, 2), "gelu"),
     "residual, joint": Case(Rows(3, 128, 105), 192, 400, Config(128, 2, 2, 3), "residual", FP16),
     "residual, no cluster": Case(Rows(2, 128, 5), 160, 264, Config(64, 1, 0, 4), "residual"),
+    "gelu, taking turns": Case(
+        Rows(3, 128, 5), 192, 512, Config(64, 2, 0, 3, alternate=True), "gelu", FP16, processors=6
+    ),
+    "rope, taking turns": Case(
+        Rows(2, 128, 105), 192, 200, Config(96, 1, 0, 5, alternate=True), "rope", processors=3
+    ),
+    "plain, taking turns, few columns": Case(
+        Rows(2, 64, 5), 96, 400, Config(64, 2, 0, 4, alternate=True), "", processors=2
+    ),
     "plain, widest": Case(Rows(1, 200, 0), 320, 640, Config(256, 2, 2, 2), "", FP16, processors=2),
     "plain, no cluster": Case(Rows(3, 64, 5), 96, 512, Config(96, 1, 2, 4), "", processors=3),
 }
@@ -119,8 +128,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);",
         ),
         (
-            "multiply_wait(acc);\n        if (lane < CLUSTER) barrier_arrive(finished, lane);",
-            "multiply_wait(acc);",
+            "multiply_wait(acc[part]);\n    if (lane < CLUSTER) barrier_arrive(finished, lane);",
+            "multiply_wait(acc[part]);",
         ),
     ),
     "a stage is given back twice": (
@@ -132,8 +141,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "if (step > 0 && lane < 1) barrier_arrive(finished, lane)",
         ),
     ),
-    "the other block's readers aren't waited for": (("CLUSTER * CONSUMERS / 32", "CONSUMERS / 32"),),
-    "the first round waits for readers": (("at.parity ^ 1);", "at.parity);"),),
+    "the other block's readers aren't waited for": (("CLUSTER * READERS);", "READERS);"),),
+    "the first round waits for readers": (("to.parity ^ 1);", "to.parity);"),),
     "fewer bytes are expected than come": (
         ("halves * HALF_BYTES + CLUSTER * SHARE_BYTES", "halves * HALF_BYTES + SHARE_BYTES"),
     ),
@@ -145,6 +154,9 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "blocks that share rows take the same columns": (
         ("next_alone / job.alone * CLUSTER + rank", "next_alone / job.alone * CLUSTER"),
     ),
+    "who isn't next looks at the ring": (
+        ("if (follows || (lags && group == 1)) wait_for_other(group);", ""),
+    ),
     "rows beyond a tile are written": (("return row + 8 * half < rows;", "return true;"),),
     "results are read before all lanes have written them": (
         ("            }\n            __syncwarp();\n#pragma", "            }\n#pragma"),
@@ -154,4 +166,5 @@ BUGS: dict[str, tuple[Edit, ...]] = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_finds_a_planted_bug(bug: str, emulator: Emulator) -> None:
-    assert any(wrong(emulator, SMALL, seed, BUGS[bug]) for seed in range(3))
+    case = CASES["gelu, taking turns"] if "isn't next" in bug else SMALL
+    assert any(wrong(emulator, case, seed, BUGS[bug]) for seed in range(3))

@@ -17,6 +17,7 @@ from torch import Tensor
 from fasteomt.errors import UnsupportedError
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_EARLY_LAUNCH = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64
 _TENSOR_MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _NO_INTERLEAVE, _SWIZZLE_128B, _PROMOTE_256B, _FILL_ZEROS = 0, 3, 3, 0
@@ -68,16 +69,49 @@ class Kernel:
     handle: int
     shared: int
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Argument]) -> None:
-        """On torch's current stream of the current device, which must be the kernel's."""
+    def launch(
+        self, blocks: int, threads: int, arguments: Sequence[Argument], *, early: bool = False
+    ) -> None:
+        """On torch's current stream of the current device, which must be the kernel's.
+
+        early: as a programmatic dependent of what is before it, see `ops.early`.
+        """
         _enter_context()
         places = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _check(
-            _driver().cuLaunchKernel(
-                ctypes.c_void_p(self.handle), blocks, 1, 1, threads, 1, 1, self.shared, stream, places, None
-            )
+        attributes = (_Attribute * 1)(_Attribute(_EARLY_LAUNCH, value=int(early)))
+        config = _LaunchConfig(
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            self.shared,
+            torch.cuda.current_stream().cuda_stream,
+            ctypes.addressof(attributes),
+            len(attributes),
         )
+        _check(_driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(self.handle), places, None))
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: a number that says what it is, then a union of 64 bytes; `value` is a part of it."""
+
+    _fields_ = (
+        ("which", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
 
 
 def load(binary: Binary, name: str, shared: int) -> Kernel:

@@ -110,7 +110,10 @@ class Binder:
         bound = [launch.group.sites for launch in self.launches]
         fork = 1 + next(i for i, names in enumerate(bound) if names[-1] == "norm")
         join = next(i for i, names in enumerate(bound) if names[0] == "head.einsum")
-        return Program(self.input, self.masks, self.classes, tuple(self.launches), fork, join)
+        # Launches may hold this binder: it mustn't hold them, or a program's memory would wait for the
+        # garbage collector.
+        launches, self.launches = tuple(self.launches), []
+        return Program(self.input, self.masks, self.classes, launches, fork, join)
 
     def _bind_group(self) -> None:
         names = self.group.sites

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,11 +32,24 @@ class Replay(Generic[T]):
         return self.outputs
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now and not within: a graph that dies during another one's capture spoils it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def capture(call: Callable[[], T], warmups: int = 3) -> Replay[T]:
     """Capture `call` on the current CUDA device, after `warmups` calls that are not captured.
 
     Its tensors must stay where they are: new inputs are copied into them. Other threads may use the GPU
-    meanwhile.
+    meanwhile, all but torch's default random generator of that GPU, which belongs to whoever captures.
 
     Raises:
         UnsupportedError: no CUDA device, or `call` does what a graph can't hold, such as waiting for the GPU.
@@ -52,7 +67,7 @@ def capture(call: Callable[[], T], warmups: int = 3) -> Replay[T]:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             outputs = call()
     except RuntimeError as error:
         raise UnsupportedError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fasteomt.errors import InputError
+from fasteomt.ops.early import ordinary_launches
 from fasteomt.plan import Group
 
 Mark = Callable[[Group], AbstractContextManager[object]]
@@ -98,18 +99,20 @@ class Program:
         if self._stream is None:
             _run(self._side, mark)
             _run(self._middle, mark)
+            _run(self._after, mark)
         else:
             current = torch.cuda.current_stream(self.crops.device)
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                _run(self._side, mark)
+                _run(self._side, mark, joins=True)
             _run(self._middle, mark)
             current.wait_stream(self._stream)
-        _run(self._after, mark)
+            _run(self._after, mark, joins=True)
         return self.masks, self.classes
 
 
-def _run(launches: list[Launch], mark: Mark) -> None:
-    for launch in launches:
-        with mark(launch.group):
+def _run(launches: list[Launch], mark: Mark, *, joins: bool = False) -> None:
+    """`joins`: the first one follows what other streams do."""
+    for number, launch in enumerate(launches):
+        with mark(launch.group), ordinary_launches() if joins and number == 0 else nullcontext():
             launch.run()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +34,21 @@ def problem_key(problem: object) -> str:
     """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0'."""
     assert is_dataclass(problem)
     return ",".join(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))
+
+
+# What grows with the number of crops, and the formats that the same kernels compute in the same time.
+_SIZE, _FORMAT = re.compile(r"\b(m|crops)=(\d+)"), re.compile(r"\bb?float16\b")
+
+
+def _family(key: str) -> str:
+    return _FORMAT.sub("16 bit", _SIZE.sub(r"\1=any", key))
+
+
+def _distance(key: str, other: str) -> tuple[float, bool]:
+    """Of two problems of one family: how many times larger, then whether formats differ."""
+    sizes = [int(found.group(2)) for found in map(_SIZE.search, (key, other)) if found]
+    apart = max(sizes) / max(1, min(sizes)) if sizes else 1.0
+    return apart, _FORMAT.findall(key) != _FORMAT.findall(other)
 
 
 def _text(value: object) -> str:
@@ -69,9 +85,25 @@ class Table:
             found.setdefault((entry.op, entry.problem), []).append(entry)
         return found
 
+    @cached_property
+    def _relatives(self) -> dict[tuple[str, str], list[str]]:
+        found: dict[tuple[str, str], list[str]] = {}
+        for op, key in self._ranked:
+            found.setdefault((op, _family(key)), []).append(key)
+        return found
+
     def ranked(self, op: str, problem: object) -> list[Entry]:
-        """All that was measured on a problem, the fastest first."""
-        return self._ranked.get((op, problem_key(problem)), [])
+        """All that was measured on a problem, the fastest first.
+
+        Where nothing was, on the one nearest in size that differs in size and 16-bit format alone.
+        """
+        key = problem_key(problem)
+        if (op, key) in self._ranked:
+            return self._ranked[op, key]
+        relatives = self._relatives.get((op, _family(key)), [])
+        if not relatives:
+            return []
+        return self._ranked[op, min(relatives, key=lambda other: _distance(key, other))]
 
     def best(self, op: str, problem: object) -> tuple[str, Config] | None:
         """The fastest implementation and its configuration; None if nothing was measured."""

@@ -64,7 +64,9 @@ class Kernel:
     shared: int
     seed: int
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[ctypes.Structure | ctypes.Array]) -> None:
+    def launch(
+        self, blocks: int, threads: int, arguments: Sequence[ctypes.Structure | ctypes.Array], *, early: bool
+    ) -> None:
         assert threads == cuda.THREADS
         x, weight, job = arguments
         maps = ctypes.byref(x), ctypes.byref(weight)

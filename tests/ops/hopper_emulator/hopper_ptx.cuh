@@ -76,13 +76,15 @@ inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u
 }
 
 inline void cluster_sync() { machine::meet_cluster(); }
+inline void let_next_start() {}
+inline void wait_for_inputs() {}
 template <int REGISTERS> void more_registers() {}
 template <int REGISTERS> void fewer_registers() {}
-inline void tell_second() {
+inline void tell_other(int group) {
     machine::pause();
-    machine::arrive_at_named_barrier();
+    machine::arrive_at_named_barrier(group);
 }
-inline void wait_for_first() { machine::meet_at_named_barrier(); }
+inline void wait_for_other(int group) { machine::meet_at_named_barrier(1 - group); }
 
 inline void multiply_fence() {}
 inline void multiply_commit() { machine::commit_products(); }

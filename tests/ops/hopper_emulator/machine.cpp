@@ -4,6 +4,7 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -65,7 +66,7 @@ struct Block {
     std::vector<unsigned char> shared;
     std::map<u32, Barrier> barriers{};
     Warp warps[WARPS]{};
-    Meeting named{NAMED_BARRIER_THREADS};
+    std::array<Meeting, 2> named{Meeting{NAMED_BARRIER_THREADS}, Meeting{NAMED_BARRIER_THREADS}};
     int running = THREADS;
 
     unsigned char* at(u32 address, u32 bytes) {
@@ -277,8 +278,8 @@ void exchange(u32 brought, u32 (&all)[WARP]) {
 
 void meet_warp() { me->block->warps[me->thread / WARP].meeting.attend(); }
 void meet_cluster() { me->block->cluster_meeting->attend(); }
-void arrive_at_named_barrier() { me->block->named.arrive(); }
-void meet_at_named_barrier() { me->block->named.attend(); }
+void arrive_at_named_barrier(int which) { me->block->named.at(which).arrive(); }
+void meet_at_named_barrier(int which) { me->block->named.at(which).attend(); }
 
 void barrier_init(u32 barrier, u32 arrivals) { me->block->barriers[barrier] = Barrier{arrivals, arrivals}; }
 

@@ -38,8 +38,8 @@ void exchange(u32 brought, u32 (&all)[WARP]);
 void meet_warp();
 void meet_cluster();
 // Named barrier of 256 threads, who arrive, and wait or don't.
-void arrive_at_named_barrier();
-void meet_at_named_barrier();
+void arrive_at_named_barrier(int which);
+void meet_at_named_barrier(int which);
 
 // mbarrier objects, which count arrivals and the bytes of copies.
 void barrier_init(u32 barrier, u32 arrivals);

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.add_norm import Problem
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 
@@ -44,12 +45,14 @@ def add_norm(
     # Runs of four for all: 16-bit tensors alone would get runs of eight, and x_out change hands to be stored.
     columns = tl.max_contiguous(tl.arange(0, BLOCK), 4)
     real = columns < CHANNELS
+    let_next_start()
     # One value for the whole row: a load that isn't wanted costs nothing.
     picked = row
     kept = real
     if source is not None:
         picked = tl.load(source + row).to(tl.int64)
         kept = real & (picked >= 0)
+    wait_for_inputs()
     value = tl.load(x + picked * CHANNELS + columns, mask=kept, other=0.0).to(tl.float32)
     if delta is not None:
         added = tl.load(delta + picked * CHANNELS + columns, mask=kept, other=0.0).to(tl.float32)
@@ -97,4 +100,5 @@ def run(
         CHANNELS=channels,
         BLOCK=triton.next_power_of_2(channels),
         num_warps=warps(channels),
+        **early(),
     )

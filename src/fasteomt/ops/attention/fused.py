@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fasteomt.ops.attention import Problem
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
@@ -144,6 +145,7 @@ def run(
         num_warps=config.warps,
         num_stages=config.stages,
         maxnreg=config.registers,
+        **early(),
     )
     return out
 
@@ -282,6 +284,8 @@ def attend(
     HALF_ACCUMULATE: tl.constexpr,
 ) -> None:
     """`pairs`: crops x heads. SMALL: rows of the small tile of each pair, or 0 if all tiles are alike."""
+    let_next_start()
+    wait_for_inputs()
     program = tl.program_id(0)
     FULL: tl.constexpr = TOKENS // BLOCK_M if SMALL > 0 else (TOKENS + BLOCK_M - 1) // BLOCK_M
     if SMALL > 0 and program < pairs:

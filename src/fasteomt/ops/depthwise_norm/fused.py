@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.depthwise_norm import Problem
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.grid import Grid
 from fasteomt.ops.grid_kernels import share
 from fasteomt.ops.target import Target, lacks_16_bit_gpu
@@ -101,6 +102,8 @@ def convolve_norm(
     ACROSS: tl.constexpr = (SIZE + TILE_X - 1) // TILE_X
     DOWN: tl.constexpr = (SIZE + TILE_Y - 1) // TILE_Y
     COUNT: tl.constexpr = TILE_Y * TILE_X
+    let_next_start()
+    wait_for_inputs()
     tile = tl.program_id(0)
     left = tile % ACROSS * TILE_X
     top = tile // ACROSS % DOWN * TILE_Y
@@ -171,4 +174,5 @@ def run(
         DOUBLINGS=(tile_y * tile_x).bit_length() - 1,
         num_warps=warps,
         maxnreg=REGISTERS,
+        **early(),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fasteomt.compat import nvrtc
+from fasteomt.ops.early import starts_early
 from fasteomt.ops.linear import Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
@@ -25,6 +26,7 @@ _SOURCE, _HEADERS = "hopper_gemm.cu", ("hopper_ptx.cuh", "hopper_epilogue.cuh")
 BLOCK_M, HALF_M, BLOCK_K, THREADS = 128, 64, 64, 384
 _BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
 _MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
+_ALTERNATE_N = (192, 160, 128, 96)  # a warpgroup has the sums of 128 rows
 _UNIT_N = 32  # columns that are written at a time
 _TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
@@ -33,13 +35,18 @@ _MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
 @dataclass(frozen=True)
 class Config:
-    """`cluster`: blocks that share what they read of the weights; `lag`: steps by which the second half of a
-    tile's rows runs behind the first, so that one half multiplies while the other's results are finished."""
+    """`cluster`: blocks that share what they read of the weights.
+
+    `lag`: steps by which the second half of a tile's rows runs behind the first, so that one half multiplies
+    while the other's results are finished. `alternate`: instead, one warpgroup multiplies a whole tile while
+    the other finishes the one before; pays where a block has several tiles.
+    """
 
     block_n: int
     cluster: int
     lag: int
     stages: int
+    alternate: bool = False
 
     @property
     def shared(self) -> int:
@@ -105,19 +112,29 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     """What is worth timing, the best guess first."""
     lag = 0 if problem.epilogue == "residual" else 2
-    limit = _MAX_RESIDUAL_N if problem.epilogue == "residual" else max(_BLOCK_N)
-    usual = [_config(target, size, 2, lag) for size in _BLOCK_N if size <= limit]
-    usual.sort(key=lambda config: _cycles(target, problem, config))
+    residual = problem.epilogue == "residual"
+    limit = _MAX_RESIDUAL_N if residual else max(_BLOCK_N)
+
+    def ranked(sizes: Iterable[int], lag: int, alternate: bool = False) -> list[Config]:
+        found = [_config(target, size, 2, lag, alternate) for size in sizes]
+        return sorted(found, key=lambda config: _cycles(target, problem, config))
+
+    usual = ranked((size for size in _BLOCK_N if size <= limit), lag)
     others = [
         _config(target, each.block_n, *other) for other in ((1, lag), (2, 2 - lag)) for each in usual[:2]
     ]
-    return (*usual[:4], *others)
+    if residual:
+        return (*usual, *others)
+    widest = 160 if problem.epilogue == "rope" else max(_ALTERNATE_N)  # angles need registers
+    taking_turns = ranked((size for size in _ALTERNATE_N if size <= widest), 0, alternate=True)
+    alone = replace(taking_turns[0], cluster=1)
+    return (usual[0], *taking_turns[:3], usual[1], alone, *usual[2:], *taking_turns[3:], *others)
 
 
-def _config(target: Target, block_n: int, cluster: int, lag: int) -> Config:
+def _config(target: Target, block_n: int, cluster: int, lag: int, alternate: bool = False) -> Config:
     """With as many stages as fit beside the barriers, two of 8 bytes each."""
     room = target.shared_memory - Config(block_n, cluster, lag, 0).shared
-    return Config(block_n, cluster, lag, min(8, room // (_stage_bytes(block_n) + 16)))
+    return Config(block_n, cluster, lag, min(8, room // (_stage_bytes(block_n) + 16)), alternate)
 
 
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
@@ -154,7 +171,8 @@ def run(
         job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
         share = launch.config.block_n // launch.config.cluster
         maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
-        launch.kernel.launch(launch.blocks, THREADS, (*maps, ctypes.create_string_buffer(job, len(job))))
+        arguments = (*maps, ctypes.create_string_buffer(job, len(job)))
+        launch.kernel.launch(launch.blocks, THREADS, arguments, early=starts_early())
 
 
 @dataclass(frozen=True)
@@ -218,6 +236,7 @@ def compiled(
         "CLUSTER": config.cluster,
         "STAGES": config.stages,
         "LAG": config.lag,
+        "ALTERNATE": int(config.alternate),
         "TYPE": _TYPES[dtype],
         "HEAD_DIM": head_dim,
         "MAX_ROW_TILES": table,

@@ -16,6 +16,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from fasteomt.ops.early import early
 from fasteomt.ops.linear import Problem
 from fasteomt.ops.linear.fused_kernel import linear_kernel
 from fasteomt.ops.rotation import Rotation
@@ -181,4 +182,5 @@ def run(
         tiling.first_helper, tiling.helpers,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, TAIL_M=TAIL_M, GROUP=GROUP,
         PART=part, EPILOGUE=epilogue, HEAD_DIM=head_dim, num_warps=config.warps, num_stages=config.stages,
+        **early(),
     )  # fmt: skip

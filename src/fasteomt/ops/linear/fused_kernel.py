@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fasteomt.ops.early import let_next_start, wait_for_inputs
+
 # Numbers that differ between layers and problems; a kernel for each of their divisors isn't wanted.
 COUNTS = ["M", "rotated", "tokens", "extras", "patches", "span", "odd", "even", "crops", "full", "tails",
           "columns", "first_helper", "helpers"]  # fmt: skip
@@ -142,6 +144,8 @@ def linear_kernel(
     even ones. Tiles see a crop as `span` rows: `full` tiles of BLOCK_M, after `odd` rows in odd crops; two
     crops have `tails` tail tiles of TAIL_M, from row `even` on, which cover their 2 * `odd` other rows.
     """
+    let_next_start()
+    wait_for_inputs()
     program, programs = tl.program_id(0), tl.num_programs(0)
     rotation = (sin, cos, rotated, tokens, extras, patches)
     row_tiles = full * crops

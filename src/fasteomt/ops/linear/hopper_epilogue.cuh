@@ -21,10 +21,11 @@ __device__ __forceinline__ float gelu(float x) {
 struct Place {
     int first, rows, column, columns, lane, warp_row, row, lane_column;
 
-    __device__ __forceinline__ Place(const Tile& tile, const Job& job)
+    // `from`: the tile's row where the warpgroup's begin.
+    __device__ __forceinline__ Place(const Tile& tile, const Job& job, int from)
         : first(tile.at.first), rows(tile.at.rows), column(tile.column), columns(job.columns - tile.column) {
         lane = threadIdx.x % 32;
-        warp_row = threadIdx.x / 32 * 16;
+        warp_row = from + threadIdx.x % 128 / 32 * 16;
         row = warp_row + lane / 4;
         lane_column = lane % 4 * 2;
     }

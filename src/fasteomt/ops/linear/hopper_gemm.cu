@@ -1,15 +1,17 @@
 // One linear layer for Hopper (sm_90a): x (M, K) W (N, K)^T + bias, and what follows it.
 //
 // Blocks stay for the whole launch, one a multiprocessor. One thread of the last warpgroup copies tiles of x
-// and W into a ring of STAGES; the first two warpgroups each multiply 64 of a tile's 128 rows. The ring runs
-// on from one tile into the next, so that the next one is being fetched while results are written. The blocks
-// of a cluster work on different rows and the same columns, and each fetches its share of W for all: reading
-// from L2 is what limits otherwise.
+// and W into a ring of STAGES; the first two warpgroups multiply: each 64 of a tile's 128 rows, or, if they
+// ALTERNATE, every other tile as a whole, so that one multiplies while the other finishes its results. The ring
+// runs on from one tile into the next, so that the next one is being fetched while results are written. The
+// blocks of a cluster work on different rows and the same columns, and each fetches its share of W for all:
+// reading from L2 is what limits otherwise. Weights are fetched before the kernel that makes x has ended.
 //
 // Defined by who compiles this:
 //   BLOCK_N           columns of a tile, a multiple of 32 up to 256
 //   CLUSTER           blocks of a cluster, 1 or 2
 //   STAGES, LAG       stages of the ring; by how many of them the second warpgroup runs behind the first
+//   ALTERNATE         0 or 1, with LAG 0 and without RESIDUAL
 //   TYPE              bf16 or f16, as PTX writes it
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none; HEAD_DIM: of ROPE
 //   MAX_ROW_TILES     length of the table of tiles
@@ -22,6 +24,8 @@ constexpr int BLOCK_K = 64, HALF_M = 64;
 constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
 constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2, STAGE_BYTES = 2 * HALF_BYTES + CLUSTER * SHARE_BYTES;
 constexpr int CONSUMERS = 256, UNIT_N = 32;
+// Halves of a tile that a warpgroup multiplies, and warps of a block that give a stage back.
+constexpr int PARTS = ALTERNATE ? 2 : 1, READERS = CONSUMERS / 32 / PARTS;
 
 struct RowTile {
     int first, rows;
@@ -68,6 +72,11 @@ struct Cursor {
             parity ^= 1;
         }
     }
+    __device__ __forceinline__ void advance(int steps) {
+        stage += steps;
+        parity ^= stage / STAGES & 1;
+        stage %= STAGES;
+    }
 };
 
 // The tiles of this block. First the cluster's blocks take row tiles beside one another and share columns, for
@@ -86,6 +95,10 @@ struct Schedule {
     }
     __device__ __forceinline__ int alone_items() const {
         return job.alone * ((job.column_tiles + CLUSTER - 1) / CLUSTER);
+    }
+
+    __device__ __forceinline__ bool has_more() const {
+        return next_together < job.together * job.column_tiles || next_alone < alone_items();
     }
 
     // Blocks of a cluster have equally many; one that has nothing to do gets a tile without rows.
@@ -114,28 +127,77 @@ __device__ __forceinline__ void produce(
     Schedule schedule(job);
     Cursor at;
     Tile tile;
+    int ahead = job.steps < STAGES ? job.steps : STAGES; // steps of the first tile that fit into the ring
     while (schedule.next(tile)) {
         const int halves = (tile.at.rows + HALF_M - 1) / HALF_M;
         const u32 bytes = halves > 0 ? halves * HALF_BYTES + CLUSTER * SHARE_BYTES : 0;
-        for (int step = 0; step < job.steps; ++step) {
-            const u32 to = ring + at.stage * STAGE_BYTES, barrier = full + 8 * at.stage;
+        const auto fetch_weight = [&](int step, const Cursor& to) {
+            const u32 place = ring + to.stage * STAGE_BYTES + 2 * HALF_BYTES, barrier = full + 8 * to.stage;
             const int k = step * BLOCK_K;
-            barrier_wait(empty + 8 * at.stage, at.parity ^ 1);
+            barrier_wait(empty + 8 * to.stage, to.parity ^ 1);
             barrier_arrive_expecting(barrier, bytes);
-            if (halves > 0) copy_box(to, x, k, tile.at.first, barrier);
-            if (halves > 1) copy_box(to + HALF_BYTES, x, k, tile.at.first + HALF_M, barrier);
-            const u32 to_weight = to + 2 * HALF_BYTES;
             if (CLUSTER > 1 && tile.shared) {
                 const int share = schedule.rank;
-                copy_box_to_all(to_weight + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
+                copy_box_to_all(place + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
             } else if (halves > 0) {
                 for (int share = 0; share < CLUSTER; ++share) {
-                    copy_box(to_weight + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
+                    copy_box(place + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
                 }
             }
+        };
+        const auto fetch_x = [&](int step, const Cursor& to) {
+            const u32 place = ring + to.stage * STAGE_BYTES, barrier = full + 8 * to.stage;
+            const int k = step * BLOCK_K;
+            if (halves > 0) copy_box(place, x, k, tile.at.first, barrier);
+            if (halves > 1) copy_box(place + HALF_BYTES, x, k, tile.at.first + HALF_M, barrier);
+        };
+        Cursor early = at;
+        for (int step = 0; step < ahead; ++step) {
+            fetch_weight(step, early);
+            early.advance();
+        }
+        wait_for_inputs();
+        for (int step = 0; step < job.steps; ++step) {
+            if (step >= ahead) fetch_weight(step, at);
+            fetch_x(step, at);
             at.advance();
         }
+        ahead = 0;
     }
+}
+
+// Adds the products of a whole K to the sums of COUNT halves of a tile, from row `first` of the tile on. Tells
+// the other warpgroup when it has begun with step `telling`, if there is one.
+template <int COUNT>
+__device__ __forceinline__ void multiply_all(
+    float (&acc)[PARTS][BLOCK_N / 2], int group, int first, int steps, int telling, Cursor& at, u32 ring, u32 full,
+    u32 empty
+) {
+    const int lane = threadIdx.x % 32;
+    u32 finished = empty;
+    for (int step = 0; step < steps; ++step) {
+        const u32 stage = ring + at.stage * STAGE_BYTES;
+        const u64 a = descriptor(stage + first / HALF_M * HALF_BYTES), b = descriptor(stage + 2 * HALF_BYTES);
+        barrier_wait(full + 8 * at.stage, at.parity);
+        multiply_fence();
+#pragma unroll
+        for (int i = 0; i < BLOCK_K / 16; ++i) {
+#pragma unroll
+            for (int part = 0; part < COUNT; ++part) {
+                // 16 elements, 32 bytes, further along the rows.
+                multiply(acc[part], a + part * (HALF_BYTES >> 4) + 2 * i, b + 2 * i);
+            }
+        }
+        multiply_commit();
+        if (step == telling) tell_other(group);
+        multiply_wait_but_one();
+        if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);
+        finished = empty + 8 * at.stage;
+        at.advance();
+    }
+#pragma unroll
+    for (int part = 0; part < COUNT; ++part) multiply_wait(acc[part]);
+    if (lane < CLUSTER) barrier_arrive(finished, lane);
 }
 
 __device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 empty, u32 staging) {
@@ -143,53 +205,52 @@ __device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
     // A ring's length behind, the second warpgroup would keep the first one from every stage.
     const int lag = job.steps >= 2 * STAGES ? LAG : 0;
+    const int first = ALTERNATE ? 0 : group * HALF_M;
+    const u32 own_staging = staging + threadIdx.x / 32 * 16 * UNIT_N * 2;
     Schedule schedule(job);
     Cursor at;
     Tile tile;
-    while (schedule.next(tile)) {
-        if (tile.at.rows <= group * HALF_M) {
+    for (int number = 0; schedule.next(tile); ++number) {
+        if (ALTERNATE && number % 2 != group) {
+            at.advance(job.steps);
+            continue;
+        }
+        // Barriers of the ring know even rounds from odd ones only: who isn't next must not look at them.
+        const bool follows = ALTERNATE && number > 0, leads = ALTERNATE && schedule.has_more();
+        if (tile.at.rows <= first) {
+            if (follows) wait_for_other(group);
             for (int step = 0; step < job.steps; ++step) {
                 barrier_wait(full + 8 * at.stage, at.parity);
                 __syncwarp();
                 if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);
                 at.advance();
             }
+            if (leads) tell_other(group);
             continue;
         }
         const bool lags = lag && tile.at.rows > HALF_M;
-        const Place place(tile, job);
+        const Place place(tile, job, first);
+        float acc[PARTS][BLOCK_N / 2];
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) start_sums(job, place, acc[part]);
+        wait_for_inputs();
 #if RESIDUAL
         Before before;
         load_before(job, place, before);
 #endif
-        if (lags && group == 1) wait_for_first();
-        float acc[BLOCK_N / 2];
-        start_sums(job, place, acc);
-        u32 finished = empty;
-        for (int step = 0; step < job.steps; ++step) {
-            const u32 stage = ring + at.stage * STAGE_BYTES;
-            const u64 a = descriptor(stage + group * HALF_BYTES), b = descriptor(stage + 2 * HALF_BYTES);
-            barrier_wait(full + 8 * at.stage, at.parity);
-            multiply_fence();
-#pragma unroll
-            for (int i = 0; i < BLOCK_K / 16; ++i) {
-                // 16 elements, 32 bytes, further along the rows.
-                multiply(acc, a + 2 * i, b + 2 * i);
-            }
-            multiply_commit();
-            multiply_wait_but_one();
-            if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);
-            if (lags && group == 0 && step == lag - 1) tell_second();
-            finished = empty + 8 * at.stage;
-            at.advance();
+        if (follows || (lags && group == 1)) wait_for_other(group);
+        const int telling = leads ? job.steps - 1 : lags && group == 0 ? lag - 1 : -1;
+        const bool whole = PARTS > 1 && tile.at.rows > HALF_M;
+        if (whole) {
+            multiply_all<PARTS>(acc, group, first, job.steps, telling, at, ring, full, empty);
+        } else {
+            multiply_all<1>(acc, group, first, job.steps, telling, at, ring, full, empty);
         }
-        multiply_wait(acc);
-        if (lane < CLUSTER) barrier_arrive(finished, lane);
-        const u32 own_staging = staging + place.warp_row * UNIT_N * 2;
 #if RESIDUAL
-        write(job, place, acc, before, own_staging);
+        write(job, place, acc[0], before, own_staging);
 #else
-        write(job, place, acc, own_staging);
+        write(job, place, acc[0], own_staging);
+        if (whole) write(job, Place(tile, job, HALF_M), acc[PARTS - 1], own_staging);
 #endif
     }
 }
@@ -205,11 +266,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS
     const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
 
     if (threadIdx.x == CONSUMERS) {
+        let_next_start();
         prefetch_map(x);
         prefetch_map(weight);
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(full + 8 * stage, 1);
-            barrier_init(empty + 8 * stage, CLUSTER * CONSUMERS / 32);
+            barrier_init(empty + 8 * stage, CLUSTER * READERS);
         }
         barriers_ready();
     }

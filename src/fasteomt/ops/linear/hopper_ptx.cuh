@@ -71,6 +71,12 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
+// Programmatic dependent launch, see ops/early.py.
+__device__ __forceinline__ void let_next_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 template <int REGISTERS> __device__ __forceinline__ void more_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
@@ -79,9 +85,14 @@ template <int REGISTERS> __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// The first warpgroup tells the second one that it may go on. Barrier 0 is __syncthreads'.
-__device__ __forceinline__ void tell_second() { asm volatile("bar.arrive 1, 256;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_first() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+// The first two warpgroups tell one another that they may go on: each by a barrier of its own. Barrier 0 is
+// __syncthreads'.
+__device__ __forceinline__ void tell_other(int group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
+}
+__device__ __forceinline__ void wait_for_other(int group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(2 - group) : "memory");
+}
 
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() {

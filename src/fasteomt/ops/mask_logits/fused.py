@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.grid import Grid
 from fasteomt.ops.grid_kernels import share
 from fasteomt.ops.mask_logits import Problem
@@ -45,6 +46,8 @@ def multiply(
 ) -> None:
     SIZE: tl.constexpr = SIDE * 2**LEVEL
     PIXELS: tl.constexpr = SIZE * SIZE
+    let_next_start()
+    wait_for_inputs()
     crop = tl.program_id(2)
     # Programs that differ in their queries alone are neighbours, so that they share features in the L2 cache.
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -83,4 +86,5 @@ def run(queries: Tensor, features: Tensor, out: Tensor, grid: Grid) -> None:
         BLOCK_K=BLOCK_K,
         num_warps=WARPS,
         num_stages=STAGES,
+        **early(),
     )

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.rope import Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
@@ -40,6 +41,7 @@ def run(qkv: Tensor, rotation: Rotation, rotated: int, rows: Rows) -> None:
         HALF=half,
         HEADS=heads,
         num_warps=WARPS,
+        **early(),
     )
 
 
@@ -56,6 +58,7 @@ def turn(
     HEADS: tl.constexpr,
 ) -> None:
     """One patch, HEADS heads of it."""
+    let_next_start()
     crop = tl.program_id(0) // PATCHES
     patch = tl.program_id(0) % PATCHES
     row = crop * (PATCHES + EXTRAS) + (crop & 1) * EXTRAS + patch
@@ -63,6 +66,7 @@ def turn(
     feature = tl.arange(0, 2 * HALF)
     at = qkv + row.to(tl.int64) * WIDTH + head[:, None] * (2 * HALF) + feature[None, :]
     there = (head < heads)[:, None]
+    wait_for_inputs()
     pairs = tl.reshape(tl.load(at, mask=there), (HEADS, HALF, 2)).to(tl.float32)
     first, second = tl.split(pairs)
     table = patch * HALF + tl.arange(0, HALF)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fasteomt.ops.early import early, let_next_start, wait_for_inputs
 from fasteomt.ops.silu_mul import Problem
 from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
@@ -18,6 +19,8 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 
 @triton.jit
 def silu_mul(x: tl.tensor, out: tl.tensor, HIDDEN: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    let_next_start()
+    wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < HIDDEN
@@ -30,4 +33,5 @@ def silu_mul(x: tl.tensor, out: tl.tensor, HIDDEN: tl.constexpr, BLOCK: tl.const
 
 def run(x: Tensor, out: Tensor) -> None:
     rows, hidden = out.shape
-    silu_mul[(rows, triton.cdiv(hidden, BLOCK))](x, out, HIDDEN=hidden, BLOCK=BLOCK, num_warps=4)
+    grid = (rows, triton.cdiv(hidden, BLOCK))
+    silu_mul[grid](x, out, HIDDEN=hidden, BLOCK=BLOCK, num_warps=4, **early())
