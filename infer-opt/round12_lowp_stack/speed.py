@@ -10,4 +10,11 @@ import sys
 from fasteomt.cli.change import measure_change
 
 if __name__ == "__main__":
-    sys.exit(measure_change(__file__, "The same kernels in FP16"))
+    sys.exit(
+        measure_change(
+            __file__,
+            "The same kernels in FP16",
+            against="compile_reduce_overhead",
+            work=((2, 1), (2, 2), (1, 1)),
+        )
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -10,46 +11,78 @@ import torch
 from fasteomt.bench.ceilings import measure_ceilings
 from fasteomt.bench.ladder import patch_of, stack_of
 from fasteomt.bench.profile_rows import stack_profile_rows
-from fasteomt.bench.results import Measured
+from fasteomt.bench.results import GateRecord, Measured
 from fasteomt.bench.rows import model_rows
 from fasteomt.checkpoint import resolve
 from fasteomt.cli.round import finish, log_progress, options
 from fasteomt.cli.script import exit_code
 from fasteomt.engine import resolve_device
+from fasteomt.errors import InputError, one_line
+from fasteomt.files import require_file
+from fasteomt.gates.verdict import Verdict
+from fasteomt.stacks import Stack
 
-PEERS = ("compile_reduce_overhead", "graph_bf16", "eager_bf16")
+PEERS = ("graph_bf16", "eager_bf16")
+TWO_CROPS = ((2, 1),)
 
 
-def measure_change(script: str, title: str) -> int:
-    """Measure the round that `script` is the speed.py of: `model_ms` of two crops, and a profile.
+def measure_change(
+    script: str, title: str, *, against: str | None = None, work: Sequence[tuple[int, int]] = TWO_CROPS
+) -> int:
+    """Measure the round that `script` is the speed.py of: `model_ms`, and a profile of two crops.
 
-    Ratios are to the parent's stack; round 1's are to `eager_bf16`, since its parent is plain fp32.
+    Args:
+        against: the peer that ratios are to; by default they are to the parent's stack, and round 1's, whose
+            parent is plain fp32, to `eager_bf16`.
+        work: crops of a frame and frames a replay, each of which is measured.
     """
     folder = Path(script).resolve().parent
     p = options(folder.name.partition("_")[0], title, "vitl16,vitb16")
+    p.add_argument(
+        "--gate", action="append", default=[], type=Path, metavar="FILE",
+        help="verdicts on these models, from fasteomt gate --json; may be repeated",
+    )  # fmt: skip
     args = p.parse_args()
     log_progress()
 
     def measured(device: torch.device) -> Iterator[Measured]:
         own, parent = stack_of(folder), patch_of(folder).PARENT
         stacks = [own] if parent is None else [stack_of(folder.parent / parent), own]
+        baseline = against or ("eager_bf16" if parent is None else stacks[0].name)
+        subjects: list[str | Stack] = [*stacks, *([against] if against else []), *PEERS]
         seconds = 0.2 if args.quick else 1.0
         ceilings = measure_ceilings(device, seconds=seconds) if device.type == "cuda" else None
         for name in args.model.split(","):
             checkpoint = resolve(name)
             model = checkpoint.spec.short_name
-            yield from model_rows(
-                checkpoint, model, device, [*stacks, *PEERS], crops=2, ceilings=ceilings, seconds=seconds,
-                baseline="eager_bf16" if parent is None else stacks[0].name,
-            )  # fmt: skip
+            for crops, frames in work:
+                yield from model_rows(
+                    checkpoint, model, device, subjects,
+                    crops=crops, frames=frames, ceilings=ceilings, seconds=seconds, baseline=baseline,
+                )  # fmt: skip
             for stack in stacks:
                 yield from stack_profile_rows(checkpoint, model, device, stack, crops=2)
 
-    def work() -> None:
+    def run() -> None:
         device = resolve_device(args.device)
         finish(
             args.out, round_name=f"{folder.parent.name}/{folder.name}", title=title, kind="change",
             parent=patch_of(folder).PARENT, device=device, rows=measured(device),
+            gates=[record for path in args.gate for record in gate_records(path)],
         )  # fmt: skip
 
-    return exit_code(folder.name.partition("_")[0], work)
+    return exit_code(folder.name.partition("_")[0], run)
+
+
+def gate_records(path: Path) -> list[GateRecord]:
+    """The verdicts of a file of `fasteomt gate --json`, without gates that were not run.
+
+    Raises:
+        InputError: no such file, or it holds something else.
+    """
+    require_file(path)
+    try:
+        verdicts = [Verdict.from_dict(raw) for raw in json.loads(path.read_text("utf-8"))["verdicts"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, InputError) as error:
+        raise InputError(f"{path}: no verdicts of fasteomt gate --json: {one_line(error)}") from None
+    return [GateRecord(**verdict.record()) for verdict in verdicts if verdict.passed is not None]
