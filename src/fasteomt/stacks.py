@@ -19,6 +19,7 @@ class Implementations:
 
     'tuned': of `linear` and `attention`, whichever was measured to be fastest at a site's shapes on the GPU
     that the plan is for, and 'fused' where nothing was measured.
+    depthwise_masks: "" for the last block's `depthwise_norm` and `mask_logits` one after the other.
     """
 
     patches: str = "reference"
@@ -29,6 +30,7 @@ class Implementations:
     silu_mul: str = "reference"
     depthwise_norm: str = "reference"
     mask_logits: str = "library"
+    depthwise_masks: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,15 @@ class _Grouping:
             waiting = self._block(out, f"block.{i}", waiting)
         out.append(self._group("add_norm", *waiting, "norm"))
         out += [self._group("linear", f"head.mask.{i}") for i in (0, 2, 4)]
+        waiting = []
         for j in range(1, spec.num_upscale_blocks + 1):
             out.append(self._group("linear", f"head.up{j}.conv", f"head.up{j}.gelu"))
-            out.append(self._group("depthwise_norm", f"head.up{j}.depthwise", f"head.up{j}.norm"))
-        out += [self._group("mask_logits", "head.einsum"), self._group("linear", "head.class")]
+            waiting = [f"head.up{j}.depthwise", f"head.up{j}.norm"]
+            if j < spec.num_upscale_blocks or not self.implementations.depthwise_masks:
+                out.append(self._group("depthwise_norm", *waiting))
+                waiting = []
+        out.append(self._group("depthwise_masks" if waiting else "mask_logits", *waiting, "head.einsum"))
+        out.append(self._group("linear", "head.class"))
         return [*out, Group(("frame.post",), "reference", self.logits)]
 
     def _block(self, out: list[Group], block: str, waiting: list[str]) -> list[str]:
@@ -130,7 +137,14 @@ class _Grouping:
 # Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.
 _R5 = Implementations(add_norm="fused", linear="tuned", attention="tuned")
 # Round 11: those too.
-_R11 = replace(_R5, patches="fused", silu_mul="fused", depthwise_norm="fused", mask_logits="fused")
+_R11 = replace(
+    _R5,
+    patches="fused",
+    silu_mul="fused",
+    depthwise_norm="fused",
+    mask_logits="fused",
+    depthwise_masks="fused",
+)
 _BF16 = Stack("bf16", "BF16, fused kernels in one CUDA graph", "bf16", _R11, "linear", "linear", graph=True)
 
 _TORCH = Stack("torch_bf16", "BF16 with torch's own kernels in one CUDA graph", "bf16", graph=True)

@@ -22,6 +22,7 @@ from fasteomt.model.spec import LAYER_NORM_EPS, ModelSpec
 from fasteomt.ops import (
     add_norm,
     attention,
+    depthwise_masks,
     depthwise_norm,
     implementation,
     linear,
@@ -107,9 +108,9 @@ class Binder:
                 raise UnsupportedError(f"plan: site '{where}': no kernels in format '{group.recipe}'")
             self.dtype = DTYPES[group.recipe]
             self._bind_group()
-        bound = [launch.group.sites for launch in self.launches]
-        fork = 1 + next(i for i, names in enumerate(bound) if names[-1] == "norm")
-        join = next(i for i, names in enumerate(bound) if names[0] == "head.einsum")
+        bound = [() if launch.side else launch.group.sites for launch in self.launches]
+        fork = 1 + next(i for i, names in enumerate(bound) if names[-1:] == ("norm",))
+        join = next(i for i, names in enumerate(bound) if "head.einsum" in names)
         # Launches may hold this binder: it mustn't hold them, or a program's memory would wait for the
         # garbage collector.
         launches, self.launches = tuple(self.launches), []
@@ -137,6 +138,7 @@ class Binder:
                 ("rope", "attention"): self._attention,
                 ("silu*mul",): self._silu_mul,
                 ("depthwise_conv", "layer_norm"): self._depthwise_norm,
+                ("depthwise_conv", "layer_norm", "gemm"): self._depthwise_masks,
             }
             if ops not in binders:
                 raise self._no_op(ops)
@@ -337,12 +339,33 @@ class Binder:
         self._launch(lambda: module.run(x(), taps, weight, bias, LAYER_NORM_EPS, out.tensor, grid))
         self.current = out
 
+    def _depthwise_masks(self) -> None:
+        depthwise, norm, product = (self.sites[name] for name in self.group.sites)
+        if product.name != "head.einsum":
+            raise self._no_op((depthwise.op, norm.op, product.op))
+        spec, masks = self.spec, self._new_masks()
+        grid, count = Grid(self.crops, self.side, spec.num_upscale_blocks), spec.num_queries
+        problem = depthwise_masks.Problem(grid, count, spec.embed_dim, self.dtype, masks.dtype)
+        module, tuned = self.find(self.group, "depthwise_masks", problem, None)
+        queries, features = (one.read(self.group, self.dtype) for one in (self.queries, self.current))
+        folded = self._buffer(product.name, self.crops, count + 1, spec.embed_dim)
+        sums = torch.empty(2, self.crops * count, dtype=torch.float32, device=self.device)
+        weight, bias = self.packing.norm(norm)
+        self._launch(lambda: module.fold(queries(), weight, bias, folded.tensor, sums), side=True)
+        taps, eps = depthwise_masks.in_range(self.packing.depthwise(depthwise), LAYER_NORM_EPS)
+        self._launch(lambda: module.run(features(), taps, eps, folded.tensor, sums, masks, grid, **tuned))
+
     def _mask_logits(self) -> None:
-        spec, grid = self.spec, Grid(self.crops, self.side, self.spec.num_upscale_blocks)
-        given = DTYPES[self.plan.groups[-1].recipe]  # what comes after the network takes this
-        problem = mask_logits.Problem(grid, spec.num_queries, spec.embed_dim, self.dtype, given)
+        spec, masks = self.spec, self._new_masks()
+        grid = Grid(self.crops, self.side, spec.num_upscale_blocks)
+        problem = mask_logits.Problem(grid, spec.num_queries, spec.embed_dim, self.dtype, masks.dtype)
         module = self._find("mask_logits", problem)
         queries, features = (one.read(self.group, self.dtype) for one in (self.queries, self.current))
-        shape = (self.crops, spec.num_queries, grid.resolution, grid.resolution)
+        self._launch(lambda: module.run(queries(), features(), masks, grid))
+
+    def _new_masks(self) -> Tensor:
+        given = DTYPES[self.plan.groups[-1].recipe]  # what comes after the network takes this
+        size = self.side << self.spec.num_upscale_blocks
+        shape = (self.crops, self.spec.num_queries, size, size)
         self.masks = torch.empty(shape, dtype=given, device=self.device)
-        self._launch(lambda: module.run(queries(), features(), self.masks, grid))
+        return self.masks

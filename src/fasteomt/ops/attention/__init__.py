@@ -15,7 +15,7 @@ import torch
 
 from fasteomt.ops.rows import Rows
 
-IMPLEMENTATIONS: tuple[str, ...] = ("reference", "library", "fused", "cute")
+IMPLEMENTATIONS: tuple[str, ...] = ("reference", "library", "fused", "cute", "cuda")
 
 
 @dataclass(frozen=True)
