@@ -103,13 +103,20 @@ def test_16_bit_stacks_run_and_agree(small_checkpoint: Checkpoint, rgb: np.ndarr
 
 
 def test_values_beyond_fp16_are_no_mask(small_checkpoint: Checkpoint, rgb: np.ndarray) -> None:
-    weights = {k: v.clone() for k, v in small_checkpoint.weights.items()}
-    weights["backbone.blocks.0.mlp.fc1.bias"].fill_(6e4)
-    weights["backbone.blocks.0.mlp.fc2.weight"].fill_(1e3)
-    large = replace(small_checkpoint, weights=weights)
-    with pytest.raises(UnsupportedError, match=r"stack 'fp16': values beyond its format .* use --stack bf16"):
-        predictor(large, "fp16").predict(rgb)
-    predictor(large, "bf16").predict(rgb)
+    def large(block: int) -> Checkpoint:
+        weights = {k: v.clone() for k, v in small_checkpoint.weights.items()}
+        weights[f"backbone.blocks.{block}.mlp.fc1.bias"].fill_(6e4)
+        weights[f"backbone.blocks.{block}.mlp.fc2.weight"].fill_(1e3)
+        return replace(small_checkpoint, weights=weights)
+
+    beyond = r"stack '{}': values beyond its format .* use --stack {}"
+    with pytest.raises(UnsupportedError, match=beyond.format("fp16", "bf16")):
+        predictor(large(0), "fp16").predict(rgb)
+    predictor(large(0), "bf16").predict(rgb)
+    joint = small_checkpoint.spec.depth - 1
+    with pytest.raises(UnsupportedError, match=beyond.format("bf16", "torch_bf16")):
+        predictor(large(joint), "bf16").predict(rgb)
+    predictor(large(joint), "torch_bf16").predict(rgb)
 
 
 def test_confidence_is_the_mean_probability_of_the_predicted_pixels(

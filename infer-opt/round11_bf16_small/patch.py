@@ -11,6 +11,17 @@ PARENT = "round5_gemm"
 
 def change(stack: Stack) -> Stack:
     on_gpu = replace(
-        stack.on_gpu, patches="fused", silu_mul="fused", depthwise_norm="fused", mask_logits="fused"
+        stack.on_gpu,
+        patches="fused",
+        silu_mul="fused",
+        depthwise_norm="fused",
+        mask_logits="fused",
+        depthwise_masks="fused",
     )
-    return replace(stack, name="bf16", summary="BF16, fused kernels in one CUDA graph", on_gpu=on_gpu)
+    return replace(
+        stack,
+        name="bf16",
+        summary="BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
+        late="fp16",
+        on_gpu=on_gpu,
+    )

@@ -10,4 +10,5 @@ PARENT = "round11_bf16_small"
 
 
 def change(stack: Stack) -> Stack:
-    return replace(stack, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16")
+    summary = "FP16, fused kernels in one CUDA graph"
+    return replace(stack, name="fp16", summary=summary, recipe="fp16", late=None)

@@ -117,6 +117,8 @@ class Predictor:
         )
         if self.stack.recipe != "fp32" and not all(math.isfinite(total) for _, _, total in counted):
             others = "bf16 or fp32" if self.stack.recipe == "fp16" else "fp32"
+            if self.stack.late == "fp16":
+                others = "torch_bf16 or fp32"
             raise UnsupportedError(
                 f"stack '{self.stack.name}': values beyond its format in this picture: use --stack {others}"
             )

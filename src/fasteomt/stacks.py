@@ -39,6 +39,7 @@ class Stack:
 
     recipe: the number format of products and of what lies between them; the residual stream, the norms'
         statistics and softmax are fp32 in all.
+    late: that of the joint blocks and what follows them, if it is another one.
     on_gpu: by op; on a CPU all are the default ones, with nothing fused.
     rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
@@ -49,6 +50,7 @@ class Stack:
     name: str
     summary: str
     recipe: str
+    late: str | None = None
     on_gpu: Implementations = Implementations()
     rope: str = "rope"
     add: str = "add_norm"
@@ -70,6 +72,7 @@ class _Grouping:
     def __init__(self, stack: Stack, spec: ModelSpec, target: Target) -> None:
         on_cpu = target.arch == "cpu"
         self.spec, self.recipe, self.logits = spec, stack.recipe, stack.logits
+        self.late = stack.late or stack.recipe
         self.implementations = Implementations() if on_cpu else stack.on_gpu
         self.rope = "rope" if on_cpu else stack.rope
         self.add = "add_norm" if on_cpu else stack.add
@@ -86,17 +89,23 @@ class _Grouping:
         for i in range(spec.depth):
             if i == spec.depth - spec.num_joint_blocks:
                 waiting.append("queries")
+                self.recipe = self.late
             waiting = self._block(out, f"block.{i}", waiting)
+        self.recipe = self.late  # without joint blocks too
         out.append(self._group("add_norm", *waiting, "norm"))
         out += [self._group("linear", f"head.mask.{i}") for i in (0, 2, 4)]
-        waiting = []
         for j in range(1, spec.num_upscale_blocks + 1):
             out.append(self._group("linear", f"head.up{j}.conv", f"head.up{j}.gelu"))
-            waiting = [f"head.up{j}.depthwise", f"head.up{j}.norm"]
-            if j < spec.num_upscale_blocks or not self.implementations.depthwise_masks:
-                out.append(self._group("depthwise_norm", *waiting))
-                waiting = []
-        out.append(self._group("depthwise_masks" if waiting else "mask_logits", *waiting, "head.einsum"))
+            depthwise_norm = f"head.up{j}.depthwise", f"head.up{j}.norm"
+            if j < spec.num_upscale_blocks:
+                out.append(self._group("depthwise_norm", *depthwise_norm))
+            elif self.implementations.depthwise_masks:
+                out.append(self._group("depthwise_masks", *depthwise_norm, "head.einsum"))
+            else:
+                out += [
+                    self._group("depthwise_norm", *depthwise_norm),
+                    self._group("mask_logits", "head.einsum"),
+                ]
         out.append(self._group("linear", "head.class"))
         return [*out, Group(("frame.post",), "reference", self.logits)]
 
@@ -145,7 +154,10 @@ _R11 = replace(
     mask_logits="fused",
     depthwise_masks="fused",
 )
-_BF16 = Stack("bf16", "BF16, fused kernels in one CUDA graph", "bf16", _R11, "linear", "linear", graph=True)
+_BF16 = Stack(
+    "bf16", "BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
+    "bf16", "fp16", _R11, "linear", "linear", graph=True,
+)  # fmt: skip
 
 _TORCH = Stack("torch_bf16", "BF16 with torch's own kernels in one CUDA graph", "bf16", graph=True)
 
@@ -154,8 +166,12 @@ STACKS = {
     for stack in (
         Stack("fp32", "plain fp32, the reference; TF32 is off", "fp32"),
         _BF16,
-        replace(_BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16"),
-        replace(_BF16, name="r5_v1", summary="round 5: BF16, the blocks' kernels fused", on_gpu=_R5),
+        replace(
+            _BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16", late=None
+        ),
+        replace(
+            _BF16, name="r5_v1", summary="round 5: BF16, the blocks' kernels fused", on_gpu=_R5, late=None
+        ),
         _TORCH,
         replace(
             _TORCH,
@@ -171,7 +187,7 @@ ALIASES = {"r2": "torch_bf16", "r11": "bf16", "r12": "fp16"}
 
 # What 'A+B' makes of stack A.
 VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
-    "head16": lambda stack: replace(stack, logits=stack.recipe),
+    "head16": lambda stack: replace(stack, logits=stack.late or stack.recipe),
 }
 
 

@@ -33,7 +33,7 @@ SMALL = {
 
 
 def plan_of(spec: ModelSpec, recipe: str) -> Plan:
-    plan = STACKS["bf16"].plan(spec, target.CPU)
+    plan = STACKS["torch_bf16"].plan(spec, target.CPU)
     return Plan(
         tuple(replace(g, recipe=recipe) if g.recipe == "bf16" else g for g in plan.groups)
     )  # fmt: skip

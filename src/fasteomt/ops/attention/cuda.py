@@ -1,0 +1,260 @@
+"""CUDA C++ for Hopper (`hopper_attention.cu`): fed by TMA, exponentials beside products, one round of blocks.
+
+A block has up to `Config.warpgroups` x 64 queries. For ViT-L and two crops of 1024 patches and 5 extras, 4
+warpgroups make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over take no
+block of their own: extra warps in one block of each head and crop do them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
+from torch import Tensor
+
+from fasteomt.compat import nvrtc
+from fasteomt.ops.attention import Problem
+from fasteomt.ops.early import starts_early
+from fasteomt.ops.rotation import Rotation
+from fasteomt.ops.rows import Rows
+from fasteomt.ops.target import Target
+
+WRITES_OUT = True
+ARCH = "sm_90a"
+HEAD_DIM, UNIT = 64, 64
+_SOURCE, _HEADERS = "hopper_attention.cu", ("hopper_attention_ptx.cuh",)
+_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_ROW_BYTES = 2 * HEAD_DIM
+_EXTRA_QUERIES = 8  # of the extra warps
+_PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to the third
+_BARRIER_BYTES = 8
+_STEP_OF_KEYS = 16  # that products of weights and values sum over
+_REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
+_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 64  # of threads that copy, and where extra warps are beside them
+_RING_BYTES = 112 * 1024  # at most: more would be ahead of what is used, and start later
+_PROCESSOR_SHARED = 228 * 1024  # of which each block takes 1024 bytes more than it asks for
+_MAX_ROWS = 1 << 24  # rows are int32 in the kernel, and so are the offsets within a crop
+
+
+@dataclass(frozen=True)
+class Config:
+    """`warpgroups`: of a block, at most, 64 queries each; `block_n`: keys at a time; `blocks`: that share a
+    processor."""
+
+    warpgroups: int
+    block_n: int
+    blocks: int = 1
+
+    @property
+    def threads(self) -> int:
+        """With the warpgroup that copies."""
+        return 128 * (self.warpgroups + 1)
+
+    def registers(self, extra: bool) -> tuple[int, int]:
+        """Of the threads that multiply and of the others, out of those that all of them start with."""
+        others = _EXTRA_REGISTERS if extra else _COPY_REGISTERS
+        pool = self.launch_registers * (self.warpgroups + 1)
+        return min(_MAX_REGISTERS, (pool - others) // self.warpgroups // 8 * 8), others
+
+    @property
+    def launch_registers(self) -> int:
+        """Of each thread at the start: the compiler's limit, which `__launch_bounds__` sets."""
+        return min(_MAX_REGISTERS, _REGISTERS // (self.blocks * self.threads) // 8 * 8)
+
+    @property
+    def stages(self) -> int:
+        """Of the ring: as many as fit, but no more than help."""
+        room = min(_RING_BYTES, _PROCESSOR_SHARED // self.blocks - 1024 - self._shared(0))
+        return room // (self._shared(1) - self._shared(0))
+
+    @property
+    def shared(self) -> int:
+        """Dynamic shared memory, bytes, 1024 of them to align the ring."""
+        return self._shared(self.stages)
+
+    def _shared(self, stages: int) -> int:
+        tiles = (self.warpgroups * UNIT + stages * self.block_n) * _ROW_BYTES
+        return tiles + _PARTIAL_BYTES + (2 * stages + 1) * _BARRIER_BYTES + 1024
+
+
+# The likely best first, where they need equally long by `_time`.
+_CONFIGS = (
+    Config(4, 64),
+    Config(4, 48),
+    Config(2, 160),
+    Config(2, 128),
+    Config(3, 96),
+    Config(2, 48, 2),
+    Config(2, 32, 2),
+    Config(5, 32),
+)
+# The compiler keeps what tensor cores work on from this register on.
+_FIRST_REGISTER = 24
+_CANDIDATES = 5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who does what of a head and crop; `hopper_attention.cu` says how it reads these numbers.
+
+    `units`: of 64 queries, dealt evenly to `tiles` blocks; `extra`: queries of the first block's extra warps.
+    `steps`: blocks of keys, of which the first has `rest`, padded to `last`.
+    """
+
+    units: int
+    tiles: int
+    extra: int
+    steps: int
+    rest: int
+    last: int
+
+    @classmethod
+    def of(cls, tokens: int, config: Config) -> Schedule:
+        units, extra = divmod(tokens, UNIT)
+        if extra > _EXTRA_QUERIES or not units:
+            units, extra = units + 1, 0
+        rest = (tokens - 1) % config.block_n + 1
+        last = math.ceil(rest / _STEP_OF_KEYS) * _STEP_OF_KEYS
+        steps = math.ceil(tokens / config.block_n)
+        return cls(units, math.ceil(units / config.warpgroups), extra, steps, rest, last)
+
+    def units_of(self, tile: int) -> range:
+        """As the kernel deals them."""
+        return range(tile * self.units // self.tiles, (tile + 1) * self.units // self.tiles)
+
+
+def unsupported(target: Target, problem: Problem) -> str | None:
+    if target.sm != 90:
+        return "needs sm_90: it is written in Hopper's own instructions"
+    if problem.dtype not in _TYPES:
+        return f"{problem.dtype}: float16 or bfloat16 only"
+    if problem.head_dim != HEAD_DIM:
+        return f"head_dim {problem.head_dim}: {HEAD_DIM} only"
+    if problem.rope:
+        return "turns nothing: run the op 'rope' before it"
+    if problem.half_accumulate:
+        return "half_accumulate: use 'fused'"
+    if problem.rows.tokens < _STEP_OF_KEYS:
+        return f"at least {_STEP_OF_KEYS} tokens, not {problem.rows.tokens}"
+    if problem.rows.total > _MAX_ROWS:
+        return f"at most {_MAX_ROWS} rows, not {problem.rows.total}"
+    return None
+
+
+def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
+    """What is worth timing, the best guess first."""
+    found = [config for config in _CONFIGS if _fits(config, problem.rows.tokens)]
+    return tuple(sorted(found, key=lambda config: _time(target, problem, config))[:_CANDIDATES])
+
+
+def _fits(config: Config, tokens: int) -> bool:
+    """Whether a thread has registers for a step: scores, the weights of the step before, and the result."""
+    registers, _ = config.registers(Schedule.of(tokens, config).extra > 0)
+    return _FIRST_REGISTER + config.block_n * 3 // 4 + HEAD_DIM // 2 < registers
+
+
+def _time(target: Target, problem: Problem, config: Config) -> int:
+    """Of the processor that has most to do, in units of 64 queries: a guess, all units taken as alike."""
+    schedule = Schedule.of(problem.rows.tokens, config)
+    blocks = problem.rows.crops * problem.heads * schedule.tiles
+    rounds, left = divmod(blocks, config.blocks * target.processors)
+    most = rounds * config.blocks + math.ceil(left / target.processors)
+    return most * len(schedule.units_of(schedule.tiles - 1))
+
+
+def run(
+    qkv: Tensor,
+    out: Tensor,
+    heads: int,
+    rows: Rows,
+    rotation: Rotation | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """Write into `out` (rows.total, heads D), contiguous, and return it; qkv is contiguous. `config`: one of
+    `candidates`, the first if None."""
+    assert rotation is None and qkv.is_contiguous() and out.is_contiguous()
+    with torch.cuda.device(qkv.device):
+        problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype)
+        launch = _launch(problem, config, torch.cuda.current_device())
+        job = struct.pack("@2P7i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
+        maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
+        arguments: list[nvrtc.Argument] = [*maps, ctypes.create_string_buffer(job, len(job))]
+        launch.kernel.launch(launch.blocks, launch.threads, arguments, early=starts_early())
+    return out
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """`boxes`: rows of queries, of keys and of the first keys that are copied at a time; `numbers`: the
+    integers of the kernel's `Job`."""
+
+    kernel: nvrtc.Kernel
+    blocks: int
+    threads: int
+    boxes: tuple[int, int, int]
+    numbers: tuple[int, ...]
+
+
+@cache
+def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
+    """The kernel is loaded on `device`, which is the current one."""
+    config = config or candidates(Target.of(torch.device("cuda", device)), problem)[0]
+    tokens, heads = problem.rows.tokens, problem.heads
+    plan = Schedule.of(tokens, config)
+    kernel = _kernel(config, problem.dtype, plan.last, plan.extra > 0, device)
+    return _Launch(
+        kernel,
+        problem.rows.crops * heads * plan.tiles,
+        config.threads,
+        (UNIT, config.block_n, plan.last),
+        (tokens, heads, plan.tiles, plan.units, plan.steps, plan.rest, plan.extra),
+    )
+
+
+@cache
+def _kernel(config: Config, dtype: torch.dtype, last: int, extra: bool, device: int) -> nvrtc.Kernel:
+    return nvrtc.load(compiled(config, dtype, last, extra), "attention", config.shared)
+
+
+def compiled(config: Config, dtype: torch.dtype, last: int, extra: bool) -> nvrtc.Binary:
+    """The kernel's machine code for `Schedule.last` keys in the first block, with or without extra warps;
+    needs no GPU."""
+    registers, others = config.registers(extra)
+    values: dict[str, object] = {
+        "HEAD_DIM": HEAD_DIM,
+        "WARPGROUPS": config.warpgroups,
+        "BLOCKS": config.blocks,
+        "BLOCK_N": config.block_n,
+        "LAST": last,
+        "STAGES": config.stages,
+        "EXTRA": int(extra),
+        "CONSUMER_REGISTERS": registers,
+        "PRODUCER_REGISTERS": others,
+        "TYPE": _TYPES[dtype],
+        **_operands("BLOCK", "scores", config.block_n // 2, 1),
+        **_operands("LAST", "scores", last // 2, 1),
+        **_operands("OUT", "out", HEAD_DIM // 2, 4),
+    }
+    options = (f"--define-macro={name}={value}" for name, value in values.items())
+    folder = files("fasteomt.ops.attention")
+    source, *headers = (folder.joinpath(name).read_text("utf-8") for name in (_SOURCE, *_HEADERS))
+    named = tuple(zip(_HEADERS, headers, strict=True))
+    return nvrtc.compile_source(source, ARCH, ("--ptxas-options=-v", *options), named)
+
+
+def _operands(prefix: str, array: str, count: int, a: int) -> dict[str, str]:
+    """Operands of a product, as inline PTX writes them: `count` sums, `a` registers or a descriptor, and a
+    descriptor."""
+    names = [f"%{i}" for i in range(count + a + 1)]
+    return {
+        f"{prefix}_REGISTERS": '"' + ", ".join(names[:count]) + '"',
+        f"{prefix}_OUTPUTS": ", ".join(f'"=f"({array}[{i}])' for i in range(count)),
+        f"{prefix}_SUMS": ", ".join(f'"+f"({array}[{i}])' for i in range(count)),
+        f"{prefix}_A": '"' + ", ".join(names[count : count + a]) + '"',
+        f"{prefix}_B": f'"{names[-1]}"',
+    }

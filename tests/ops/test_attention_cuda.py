@@ -1,0 +1,249 @@
+"""The Hopper attention compiled without a GPU: its instructions, no spills; its schedule; its arithmetic."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fasteomt.ops.attention import Problem, cuda
+from fasteomt.ops.attention.cuda import Config, Schedule, candidates, unsupported
+from fasteomt.ops.rows import Rows
+from fasteomt.ops.target import Target
+
+BF16, FP16 = torch.bfloat16, torch.float16
+H200 = Target.named("sm_90")
+TOKENS = (16, 17, 64, 72, 73, 250, 261, 361, 1024, 1029, 1129, 1605)
+PROBLEMS = {
+    "L": Problem(Rows(2, 1024, 5), 16, 64, BF16),
+    "L, one crop": Problem(Rows(1, 1024, 5), 16, 64, FP16),
+    "L, three crops": Problem(Rows(3, 1024, 5), 16, 64, BF16),
+    "L, joint": Problem(Rows(2, 1024, 105), 16, 64, BF16),
+    "L, patch 32": Problem(Rows(2, 256, 5), 16, 64, FP16),
+    "B": Problem(Rows(2, 1024, 5), 12, 64, FP16),
+    "T, 640 px": Problem(Rows(2, 1600, 5), 3, 64, BF16),
+    "few": Problem(Rows(1, 12, 5), 3, 64, BF16),
+}
+# hopper_attention.cu has it, too.
+SLACK = 8.0
+
+
+@pytest.fixture(scope="module")
+def cuobjdump() -> str:
+    triton = pytest.importorskip("triton", reason="its package has the disassembler")
+    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
+
+
+def sass(tool: str, cubin: bytes, folder: Path) -> str:
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    return subprocess.run([tool, "--dump-sass", path], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of torch for CUDA")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_candidates_compile_to_hopper_instructions_without_spills(
+    name: str, cuobjdump: str, tmp_path: Path
+) -> None:
+    problem = PROBLEMS[name]
+    for config in candidates(H200, problem):
+        schedule = Schedule.of(problem.rows.tokens, config)
+        found = cuda.compiled(config, problem.dtype, schedule.last, schedule.extra > 0)
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in found.log, config
+        # Warpgroups exchange registers: all that the threads can start with must be there.
+        assert f"Used {config.launch_registers} registers" in found.log, config
+        # Products that the compiler can't keep in flight are waited for one by one, and it says so.
+        assert "serialized" not in found.log and "setmaxnreg" not in found.log, config
+        # All shared memory is what the launch asks for.
+        assert "bytes smem" not in found.log, config
+        code = sass(cuobjdump, found.cubin, tmp_path)
+        assert "UTMALDG.2D" in code and code.count("USETMAXREG") == 2
+        assert "MEMBAR" not in code and "LDL" not in code and "STL" not in code
+        # Scores in the step after the first and in the loop.
+        kind = {BF16: ".BF16", FP16: ""}[problem.dtype]
+        count = 12 if schedule.last == config.block_n else 8
+        assert code.count(f"HGMMA.64x{config.block_n}x16.F32{kind} ") >= count, config
+        assert ("HMMA.16816.F32" in code) == (schedule.extra > 0)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of torch for CUDA")
+@pytest.mark.parametrize("name", ["L", "L, one crop", "L, joint"])
+def test_exponentials_run_beside_products(name: str, cuobjdump: str, tmp_path: Path) -> None:
+    """Between the two waits of a step: for scores, then for products that add to the result."""
+    problem = PROBLEMS[name]
+    for config in candidates(H200, problem):
+        schedule = Schedule.of(problem.rows.tokens, config)
+        found = cuda.compiled(config, problem.dtype, schedule.last, schedule.extra > 0)
+        waits = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([01])|(MUFU\.EX2)")
+        steps = "".join(
+            "*" if each[2] else each[1] for each in waits.finditer(sass(cuobjdump, found.cubin, tmp_path))
+        )
+        # A wait for scores, the rare one for a new maximum with its two exponentials, the block's, the last.
+        beside = [len(each) for each in re.findall(r"10(\*+)0", steps)]
+        assert len(beside) == 2 and max(beside) >= config.block_n // 2, (config, steps)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_candidates_fit(name: str) -> None:
+    problem = PROBLEMS[name]
+    assert unsupported(H200, problem) is None
+    found = candidates(H200, problem)
+    assert 3 <= len(found) == len(set(found)) <= 6
+    for config in found:
+        extra = Schedule.of(problem.rows.tokens, config).extra > 0
+        registers, others = config.registers(extra)
+        # A stage of values waits while the next two are taken, and the extra warps keep keys besides.
+        assert config.stages >= 4
+        assert config.block_n % 16 == 0
+        assert registers % 8 == others % 8 == 0
+        assert others <= config.launch_registers <= registers
+        assert config.warpgroups * registers + others <= (config.warpgroups + 1) * config.launch_registers
+        assert config.blocks * config.threads * config.launch_registers <= 65536
+        # Each block takes 1024 bytes more than it asks for.
+        assert config.shared <= H200.shared_memory
+        assert config.blocks * (config.shared + 1024) <= 228 * 1024
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_every_query_and_key_is_taken_once(tokens: int) -> None:
+    for config in cuda._CONFIGS:
+        schedule = Schedule.of(tokens, config)
+        queries: list[int] = []
+        for tile in range(schedule.tiles):
+            units = schedule.units_of(tile)
+            assert 1 <= len(units) <= config.warpgroups
+            queries += (64 * unit + row for unit in units for row in range(64) if 64 * unit + row < tokens)
+        queries += range(64 * schedule.units, 64 * schedule.units + schedule.extra)
+        assert sorted(queries) == list(range(tokens))
+        assert 0 <= schedule.extra <= 8
+        # The first step has the last keys.
+        keys = [*range(tokens - schedule.rest, tokens), *range((schedule.steps - 1) * config.block_n)]
+        assert sorted(keys) == list(range(tokens))
+        assert schedule.rest <= schedule.last <= config.block_n and schedule.last - schedule.rest < 16
+
+
+def test_two_crops_of_the_large_model_run_at_once() -> None:
+    problem = PROBLEMS["L"]
+    config = candidates(H200, problem)[0]
+    schedule = Schedule.of(1029, config)
+    blocks = problem.rows.crops * problem.heads * schedule.tiles
+    assert (config.warpgroups, blocks, schedule.extra) == (4, 128, 5)
+
+
+def test_joint_crops_leave_few_processors_idle() -> None:
+    problem = PROBLEMS["L, joint"]
+    config = candidates(H200, problem)[0]
+    work = problem.rows.crops * problem.heads * math.ceil(1129 / 64) / H200.processors
+    assert cuda._time(H200, problem, config) < 1.2 * work
+
+
+def test_rows_of_three_crops() -> None:
+    """Blocks by crop and head, as the kernel reads its index."""
+    heads, rows = 3, Rows(3, 245, 5)
+    schedule = Schedule.of(rows.tokens, Config(2, 128))
+    found = []
+    for block in range(rows.crops * heads * schedule.tiles):
+        pair, tile = divmod(block, schedule.tiles)
+        crop, head = divmod(pair, heads)
+        first = crop * rows.tokens + 64 * schedule.units_of(tile)[0]
+        found.append((first, head))
+    assert len(set(found)) == len(found) == 3 * 3 * 2
+    assert max(found) == (2 * 250 + 128, 2)
+
+
+def emulated(q: Tensor, k: Tensor, v: Tensor, config: Config) -> Tensor:
+    """In the kernel's order of steps: weights relative to maxima that may be old, rounded to v's dtype."""
+    schedule = Schedule.of(len(k), config)
+    scale = math.log2(math.e) / 8
+    out = torch.zeros(len(q), 64)
+    total, shift = torch.zeros(len(q), 1), torch.full((len(q), 1), math.inf)
+    for step in range(schedule.steps):
+        start = ((schedule.steps if step == 0 else step) - 1) * config.block_n
+        rows = slice(start, start + (schedule.rest if step == 0 else config.block_n))
+        scores = q.float() @ k[rows].float().T
+        top = scores.amax(1, keepdim=True) * scale
+        # Rows of a warp decide together.
+        for warp in range(0, len(q), 16):
+            own = slice(warp, warp + 16)
+            if (top[own] + shift[own] > SLACK).any():
+                now = torch.minimum(shift[own], -top[own])
+                shrink = torch.exp2(now - shift[own])
+                shift[own], total[own], out[own] = now, total[own] * shrink, out[own] * shrink
+        weights = torch.exp2(scores * scale + shift)
+        total += weights.sum(1, keepdim=True)
+        weights = weights.to(v.dtype).float()
+        assert weights.isfinite().all()
+        out += weights @ v[rows].float()
+    return (out / total).to(v.dtype)
+
+
+def kinds_of_scores() -> dict[str, Tensor]:
+    """Factors of the keys."""
+    return {
+        "plain": torch.ones(361),
+        "rising": torch.linspace(0, 12, 361),
+        "falling": torch.linspace(12, 0, 361),
+        "massive": torch.where(torch.arange(361) == 77, 200.0, 1.0),
+        "massive in the first block": torch.where(torch.arange(361) == 360, 200.0, 1.0),
+    }
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("kind", kinds_of_scores())
+def test_old_maxima_lose_nothing(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(361, 64) for _ in range(3))
+    # All keys point one way, so that scores of a query grow with their factors.
+    k = (0.3 * k + torch.randn(64)) * kinds_of_scores()[kind][:, None]
+    q, k, v = (each.to(dtype) for each in (q, k, v))
+    weights = (q.double() @ k.double().T / 8).softmax(1)
+    exact = weights @ v.double()
+    allowed = 1.5 * ((weights.to(dtype).double() @ v.double()).to(dtype) - exact).norm()
+    for config in (Config(4, 48), Config(2, 128), Config(5, 32)):
+        assert (emulated(q, k, v, config) - exact).norm() < allowed
+
+
+def test_a_lane_packs_scores_as_products_read_weights() -> None:
+    """PTX ISA, wgmma: accumulators of D, and register fragments of A in .m64k16."""
+    for lane in range(32):
+        row, pair = lane // 4, lane % 4 * 2
+        scores = [(row + i // 2 % 2 * 8, i // 4 * 8 + pair + i % 2) for i in range(64)]
+        for register in range(32):
+            step, part = divmod(register, 4)
+            wanted = [(row + part % 2 * 8, 16 * step + part // 2 * 8 + pair + i) for i in range(2)]
+            assert scores[2 * register : 2 * register + 2] == wanted
+
+
+@pytest.mark.parametrize(("down", "chunk"), [(True, 0), (True, 3), (False, 1), (False, 2)])
+def test_extra_warps_read_what_the_swizzle_put_there(down: bool, chunk: int) -> None:
+    """`ExtraWarp::place` against the swizzle of the copy engine: PTX ISA, mma.m16n8k16's fragments of A."""
+    for lane in range(32):
+        second, third = lane // 8 % 2, lane // 16
+        row = lane % 8 + 8 * (second if down else third)
+        place = row * 128 + ((third if down else second) ^ (row & 7)) * 16
+        # Matrices: rows 0 - 7 and 8 - 15 of the first 8 columns of A, then of the others. Keys are A's rows;
+        # of values they are its columns, and each matrix is transposed.
+        of_a = (8 * second, 8 * third)
+        key, feature = of_a if down else of_a[::-1]
+        address = (key + lane % 8) * 128 + (feature + 16 * chunk) * 2
+        assert place ^ (32 * chunk) == address ^ (address // 128 % 8 * 16)
+
+
+def test_says_what_it_cannot_do() -> None:
+    rows = Rows(2, 1024, 5)
+    for target, problem, word in (
+        (Target.named("sm_120"), PROBLEMS["L"], "sm_90"),
+        (Target("cpu"), PROBLEMS["L"], "sm_90"),
+        (H200, Problem(rows, 16, 64, torch.float32), "float16"),
+        (H200, Problem(rows, 16, 128, BF16), "head_dim 128"),
+        (H200, Problem(rows, 16, 64, BF16, rope=True), "rope"),
+        (H200, Problem(rows, 16, 64, FP16, half_accumulate=True), "half_accumulate"),
+        (H200, Problem(Rows(2, 10, 5), 16, 64, BF16), "15"),
+        (H200, Problem(Rows(1 << 14, 1024, 5), 16, 64, BF16), "rows"),
+    ):
+        assert word in (unsupported(target, problem) or "")
