@@ -8,17 +8,19 @@ Without torch's cache every tensor is an allocation of its own, so that a checke
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import torch
 
 from fasteomt.checkpoint import random_checkpoint
 from fasteomt.cli.script import OneLineParser, exit_code
-from fasteomt.engine import Engine, resolve_device
-from fasteomt.errors import UnsupportedError
+from fasteomt.engine import resolve_device
+from fasteomt.engine.asked import NOMINAL_CROPS, asked
+from fasteomt.engine.kernels import Kernels
+from fasteomt.engine.tuning import Entry, Table, problem_key
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops import attention, linear
-from fasteomt.stacks import get_stack
+from fasteomt.ops.target import Target
+from fasteomt.stacks import Stack, get_stack
 
 # 1024 patches, then 225; 5 prefix tokens; and queries in the second block, which see all: 1029 and 1129, 230
 # and 250 tokens.
@@ -39,29 +41,33 @@ def main() -> int:
         device = resolve_device(args.device)
         for name in args.stack.split(","):
             stack = get_stack(name)
-            others = [
-                (f"{op} {each}", replace(stack.on_gpu, **{op: each}))
-                for op, module in (("linear", linear), ("attention", attention))
-                for each in module.IMPLEMENTATIONS
-                if each != "reference"
-            ]
-            for label, implementations in others:
-                for geometry, changes in GEOMETRIES.items():
-                    spec = ModelSpec.from_name("vits16", depth=2, num_joint_blocks=1, **changes)  # type: ignore[arg-type]
-                    weights = random_checkpoint(spec).weights
-                    try:
-                        chosen = replace(stack, on_gpu=implementations, graph=False)
-                        engine = Engine(spec, weights, chosen, device)
-                    except UnsupportedError as error:
-                        print(f"{name}, {label}: {error}", flush=True)
-                        break
-                    for crops in CROPS:
-                        masks, _ = engine.logits(torch.randn(crops, 3, *spec.image_size, device=device))
-                        if not masks.isfinite().all():
-                            raise RuntimeError(f"{name}, {label}, {geometry}, {crops} crops: not finite")
-                    print(f"{name}, {label}, {geometry}: done", flush=True)
+            for op, module in (("linear", linear), ("attention", attention)):
+                for each in module.IMPLEMENTATIONS:
+                    if each != "reference":
+                        launch(stack, op, each, device)
 
     return exit_code("launch_kernels", work)
+
+
+def launch(stack: Stack, op: str, implementation: str, device: torch.device) -> None:
+    """A small model in which `implementation` does what it can of `op`, and others the rest."""
+    target = Target.of(device)
+    for geometry, changes in GEOMETRIES.items():
+        label = f"{stack.name}, {op} {implementation}, {geometry}"
+        spec = ModelSpec.from_name("vits16", depth=2, num_joint_blocks=1, **changes)
+        wanted = [
+            Entry(op, problem_key(one.problem), implementation, None, 1.0)
+            for one in asked(spec, stack.plan(spec, target, Table()), NOMINAL_CROPS)
+            if one.op == op
+        ]
+        plan = stack.plan(spec, target, Table(entries=tuple(wanted)))
+        groups = sum(group.implementation == implementation for group in plan.groups)
+        kernels = Kernels(spec, random_checkpoint(spec).weights, plan, device, graph=False)
+        for crops in CROPS:
+            masks, _ = kernels.logits(torch.randn(crops, 3, *spec.image_size, device=device))
+            if not masks.isfinite().all():
+                raise RuntimeError(f"{label}, {crops} crops: not finite")
+        print(f"{label}: done, {groups} groups by {implementation}", flush=True)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_says_what_it_cannot_do() -> None:
     problem = Problem(Rows(2, 16, 5), 2, 64, torch.bfloat16)
     turned = Problem(Rows(2, 16, 5), 2, 64, torch.bfloat16, rope=True)
     halved = Problem(Rows(2, 16, 5), 2, 64, torch.bfloat16, half_accumulate=True)
-    assert IMPLEMENTATIONS == ("reference", "library", "fused", "cute")
+    assert IMPLEMENTATIONS == ("reference", "library", "fused", "cute", "cuda")
     for module in (reference, library):
         assert module.unsupported(CPU, problem) is None
         assert "rope" in (module.unsupported(CPU, turned) or "")

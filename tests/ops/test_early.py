@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fasteomt import ops
-
-early = pytest.importorskip("fasteomt.ops.early", reason="needs Triton")
+from fasteomt.ops import early
 
 OPS = Path(ops.__file__).parent
 LAUNCHERS = sorted(path for path in OPS.rglob("*.py") if "**early()" in path.read_text("utf-8"))
 
 
 def test_this_thread_alone_launches_as_usual() -> None:
+    pytest.importorskip("triton", reason="needs Triton")
     assert early.early() == {"launch_pdl": True}
     with early.ordinary_launches():
         assert early.early() == {} and not early.starts_early()
@@ -49,3 +51,19 @@ def test_every_kernel_that_is_launched_early_waits(path: Path) -> None:
 
 def test_there_are_such_kernels() -> None:
     assert len(LAUNCHERS) >= 8
+
+
+def test_without_triton_everything_else_can_be_imported() -> None:
+    """Builds of torch for CPUs come without it."""
+    modules = (
+        "engine",
+        "stacks",
+        "predictor",
+        "bench.rows",
+        "bench.profile_rows",
+        "ops.linear.cuda",
+        "ops.attention.cuda",
+    )
+    code = "import sys; sys.modules['triton'] = None; " + "; ".join(f"import fasteomt.{m}" for m in modules)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

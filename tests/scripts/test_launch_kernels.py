@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from fasteomt.engine import Engine
+from fasteomt.engine.kernels import Kernels
 
 PATH = Path(__file__).parents[2] / "scripts" / "launch_kernels.py"
 
@@ -40,6 +40,6 @@ def test_results_that_are_not_finite_are_an_error(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = torch.full((1, 4, 4, 4), torch.nan)
-    monkeypatch.setattr(Engine, "logits", lambda self, crops: (nothing, nothing))
+    monkeypatch.setattr(Kernels, "logits", lambda self, crops: (nothing, nothing))
     with pytest.raises(RuntimeError, match="not finite"):
         script.main()

@@ -14,6 +14,7 @@ from fasteomt.bench.rows import looped
 from fasteomt.checkpoint import Checkpoint
 from fasteomt.engine import Engine
 from fasteomt.errors import UnsupportedError
+from fasteomt.ops.early import ordinary_launches
 from fasteomt.ops.target import Target
 from fasteomt.peers.training import load_training, photo_like
 from fasteomt.peers.upstream import open_model
@@ -72,7 +73,8 @@ def stack_profile_rows(
     checkpoint: Checkpoint, model: str, device: torch.device, stack: Stack, *, crops: int
 ) -> list[Measured]:
     """`kernel_us` of a stack's network, as `profile_rows`, launched kernel by kernel, so that kernels are
-    found at their groups. The whole's note tells how busy the GPU is in a replay too.
+    found at their groups, and none early: one that starts early seems to take as long as it waits. The
+    whole's note tells how busy the GPU is in a replay too.
     """
     spec = checkpoint.spec
     common: dict[str, Any] = {
@@ -82,7 +84,10 @@ def stack_profile_rows(
     try:
         engine = Engine(spec, checkpoint.weights, stack, device)
         program = engine.program(crops)
-        profile = profile_call(lambda: program.run(lambda group: site_range("+".join(group.sites))), device)
+        with ordinary_launches():
+            profile = profile_call(
+                lambda: program.run(lambda group: site_range("+".join(group.sites))), device
+            )
         replay = profile_call(lambda: engine.network(program.crops), device)
     except UnsupportedError as error:
         return [Measured(**common, note=str(error))]

@@ -1,9 +1,9 @@
 """Programmatic dependent launch: the blocks of a kernel start while the kernel before it ends.
 
-What a kernel does before `wait_for_inputs` overlaps with its predecessor: being launched, setting up, reading
-weights. Until then it may neither read what any kernel before it wrote nor write what they read. All kernels
-of a chain wait, so that whoever goes on knows that everything before has ended: CUDA C++ programming guide,
-"Programmatic Dependent Launch and Synchronization". It takes sm_90 or newer.
+What a kernel does before `wait_for_inputs` (`ops.early_kernels`) overlaps with its predecessor: being
+launched, setting up, reading weights. Until then it may neither read what any kernel before it wrote nor
+write what they read. All kernels of a chain wait, so that whoever goes on knows that everything before has
+ended: CUDA C++ programming guide, "Programmatic Dependent Launch and Synchronization". It takes sm_90.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import triton
-import triton.language as tl
-
-EARLY = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no such instructions
 
 _this_thread = threading.local()
 
@@ -39,19 +34,7 @@ def starts_early() -> bool:
 
 
 def early() -> dict[str, bool]:
-    """Keywords with which Triton launches a kernel early."""
+    """Keywords with which Triton launches a kernel early; none in its interpreter, which knows none."""
+    from fasteomt.ops.early_kernels import EARLY  # needs Triton, which not every build of torch brings
+
     return {"launch_pdl": True} if EARLY.value and starts_early() else {}
-
-
-@triton.jit
-def let_next_start() -> None:
-    """The next kernel's blocks may take the places that this one's leave."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
-def wait_for_inputs() -> None:
-    """Go on when all kernels before have ended and what they wrote is visible."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()

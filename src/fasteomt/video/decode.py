@@ -6,15 +6,20 @@ import contextlib
 from collections.abc import Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 from av.stream import Disposition
+from packaging.version import Version
 
 from fasteomt.errors import InputError
 from fasteomt.files import require_file
 from fasteomt.video.integrity import find_damage
 from fasteomt.video.timestamps import Clock, nominal_rate
 
+# A title that isn't UTF-8 must not keep a video from being read. PyAV sees to it from version 19 on.
+_OLD_PYAV = Version(av.__version__) < Version("19")
+_OPEN_OPTIONS: dict[str, Any] = {"metadata_errors": "replace"} if _OLD_PYAV else {}
 _NOT_A_VIDEO = "not a video, or cut before its index"
 
 # FFmpeg draws text files as video.
@@ -47,7 +52,7 @@ class VideoDecoder:
         require_file(path)
         try:
             # The prefix keeps a name like "12:30.mp4" from being read as a protocol.
-            self._container = av.open(f"file:{path}", metadata_errors="replace")
+            self._container = av.open(f"file:{path}", **_OPEN_OPTIONS)
         except (OSError, av.error.FFmpegError) as error:
             raise InputError(f"{path}: {_cannot_open(path, error)}") from None
         streams = [s for s in self._container.streams.video if not s.disposition & Disposition.attached_pic]

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.add_norm import Problem
-from fasteomt.ops.early import early, let_next_start, wait_for_inputs
+from fasteomt.ops.early import early
+from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 from fasteomt.ops.target import Target, lacks_16_bit_gpu
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fasteomt.ops.attention import Problem
-from fasteomt.ops.early import early, let_next_start, wait_for_inputs
+from fasteomt.ops.early import early
+from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target

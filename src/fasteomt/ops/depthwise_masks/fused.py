@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.depthwise_masks import Problem
-from fasteomt.ops.early import early, let_next_start, wait_for_inputs
+from fasteomt.ops.early import early
+from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 from fasteomt.ops.grid import Grid
 from fasteomt.ops.grid_kernels import share
 from fasteomt.ops.target import Target, lacks_16_bit_gpu

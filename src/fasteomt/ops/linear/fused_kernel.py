@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fasteomt.ops.early import let_next_start, wait_for_inputs
+from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 
 # Numbers that differ between layers and problems; a kernel for each of their divisors isn't wanted.
 COUNTS = ["M", "rotated", "tokens", "extras", "patches", "span", "odd", "even", "crops", "full", "tails",

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fasteomt.ops.early import early, let_next_start, wait_for_inputs
+from fasteomt.ops.early import early
+from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 from fasteomt.ops.rope import Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
