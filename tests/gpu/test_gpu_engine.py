@@ -4,6 +4,7 @@ kernels and no others, and nothing left behind on another device."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
