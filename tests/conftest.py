@@ -1,12 +1,18 @@
-"""Shared by all tests: no network, and models small enough for a CPU."""
+"""Shared by all tests: no network, a cache of their own, and models small enough for a CPU."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # LightlyTrain posts usage events unless told not to; it reads this when it is imported.
 os.environ["LIGHTLY_TRAIN_EVENTS_DISABLED"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "FASTEOMT_CACHE" not in os.environ:  # what the user's holds must not decide what tests see
+    os.environ["FASTEOMT_CACHE"] = tempfile.mkdtemp(prefix="fasteomt-tests-")
+    atexit.register(shutil.rmtree, os.environ["FASTEOMT_CACHE"], ignore_errors=True)
 
 import pytest
 import torch

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
+from fasteomt.compat.cubins import Binary, kept
 from fasteomt.errors import UnsupportedError
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -23,27 +24,30 @@ _TENSOR_MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _NO_INTERLEAVE, _SWIZZLE_128B, _PROMOTE_256B, _FILL_ZEROS = 0, 3, 3, 0
 
 
-@dataclass(frozen=True)
-class Binary:
-    """A cubin and what the compiler said: with `--ptxas-options=-v`, registers and spills of each kernel."""
-
-    cubin: bytes
-    log: str
-
-
 @cache
 def compile_source(
     source: str, arch: str, options: tuple[str, ...] = (), headers: tuple[tuple[str, str], ...] = ()
 ) -> Binary:
-    """Compile CUDA C++ for 'sm_90a' or the like; `headers`: name and text of what it includes.
+    """Compile CUDA C++ for 'sm_90a' or the like, once on this machine; `headers`: name and text of what it
+    includes.
 
     Raises:
         RuntimeError: it doesn't compile, with the compiler's log.
         UnsupportedError: this torch has no NVRTC.
     """
+    given = (f"--gpu-architecture={arch}", "--std=c++17", *options)
+    return kept((_version(), source, given, headers), lambda: _compile(source, given, headers))
+
+
+def _version() -> tuple[int, int]:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc_check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return major.value, minor.value
+
+
+def _compile(source: str, given: tuple[str, ...], headers: tuple[tuple[str, str], ...]) -> Binary:
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
-    given = [f"--gpu-architecture={arch}", "--std=c++17", *options]
     arguments = (ctypes.c_char_p * len(given))(*(each.encode() for each in given))
     names, texts = ((ctypes.c_char_p * len(headers))(*(h[i].encode() for h in headers)) for i in (0, 1))
     place = (ctypes.byref(program), source.encode(), b"kernel.cu", len(headers), texts, names)
@@ -52,7 +56,7 @@ def compile_source(
         failed = nvrtc.nvrtcCompileProgram(program, len(given), arguments)
         log = _read(program, "ProgramLog").rstrip(b"\0").decode()
         if failed:
-            raise RuntimeError(f"CUDA source doesn't compile for {arch}: {log}")
+            raise RuntimeError(f"CUDA source doesn't compile with {given[0]}: {log}")
         return Binary(_read(program, "CUBIN"), log)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
