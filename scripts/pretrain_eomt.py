@@ -2,6 +2,10 @@
 
     python scripts/pretrain_eomt.py --model vitt16 --seconds 240 --compile --out pretrained.pt
     torchrun --nproc-per-node 2 scripts/pretrain_eomt.py ...      # on two GPUs
+    python scripts/pretrain_eomt.py --model vitb16 --start pretrained.pt --learning-rate 1e-4 ...
+
+The last grows a larger model out of what the first wrote (see `fasteomt.train.grow`): it knows from the start
+what that one knew, and the rate must be low enough for it not to forget.
 
 LightlyTrain's loop matches queries to masks image by image on the host and loads images on the CPU; a small
 backbone that has everything to learn then waits for most of the time. This one does neither (see
@@ -58,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--data-root", type=Path, help="folder that holds train/ and valid/; without it, heads are generated"
     )
     p.add_argument("--model", default="vitt16", help="architecture")
-    p.add_argument("--start", type=Path, metavar="EXPORT", help="go on from the weights of an earlier run")
+    p.add_argument(
+        "--start", type=Path, metavar="EXPORT",
+        help="go on from the weights of an earlier run; a narrower or shallower model is grown first",
+    )  # fmt: skip
     p.add_argument("--out", type=Path, required=True, help="the export to write; must not exist")
     p.add_argument("--seconds", type=float, default=240, help="length of the training, schedule included")
     p.add_argument(
@@ -100,7 +107,7 @@ def pretrain(args: argparse.Namespace) -> None:
         sets = [open_dataset(args.data_root, split) for split in ("train", "valid")]
     classes = CLASSES if sets is None else classes_of(sets)
     stages = stages_of(args, classes)
-    weights = start_weights(args.start, stages[0][0]) if args.start else None
+    weights = start_weights(args.start, stages[0][0], args.seed) if args.start else None
     made_by = {"commit": commit(), "source": source_digest()}
     on_gpus = args.device == "auto" and torch.cuda.is_available()
     device = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpus else args.device)
@@ -125,7 +132,9 @@ def pretrain(args: argparse.Namespace) -> None:
             torch.manual_seed(args.seed)  # the same weights everywhere
             model = Windowed(spec, args.massive)
             if weights is not None:
-                model.eomt.load_state_dict(weights if stage == 0 else grown(weights, args.grow))
+                model.eomt.load_state_dict(
+                    weights if stage == 0 else grown(weights, stages[0][0], spec, args.seed)
+                )
             model.to(device)
             torch.manual_seed(args.seed + rank + world * stage)  # other windows on each GPU
 
@@ -266,18 +275,20 @@ def _every(seconds: float, work: Callable[[], None]) -> Callable[[], None]:
     return maybe
 
 
-def start_weights(path: Path, spec: ModelSpec) -> dict[str, Tensor]:
-    """Weights of an earlier run, widened to fp32.
+def start_weights(path: Path, spec: ModelSpec, seed: int) -> dict[str, Tensor]:
+    """Weights of an earlier run in fp32, grown if its model was smaller.
 
     Raises:
-        InputError: it is another model.
+        InputError: it is a model that this one can't go on from.
     """
     found = read(path)
-    if found.spec != spec:
-        raise InputError(
-            f"{path}: is {found.spec.name} with classes {found.spec.names}, not what is trained here"
-        )
-    return {name: weight.float() for name, weight in found.weights.items()}
+    weights = {name: weight.float() for name, weight in found.weights.items()}
+    if found.spec == spec:
+        return weights
+    try:
+        return grown(weights, found.spec, spec, seed)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ SMALL = ModelSpec.from_name("vitt16", embed_dim=64, num_heads=1, ffn_hidden=64, 
 
 
 @contextmanager
-def small_model(**shape: int) -> Iterator[None]:
+def small_model(**shape: object) -> Iterator[None]:
     """Every name means the architecture SMALL, or one of another `shape`."""
 
     def from_name(name: str, **changes: object) -> ModelSpec:
@@ -73,6 +73,32 @@ def test_a_deep_model_grows_out_of_a_shallow_one(data_root: Path, tmp_path: Path
         assert script.main(["--out", str(out), "--grow", "2", *options.split()]) == 0
     assert read(out).spec.depth == 4
     assert json.loads(out.with_suffix(".json").read_text())["steps"] >= 2 * 24
+
+
+def test_a_wide_and_deep_model_grows_out_of_a_narrow_one(data_root: Path, tmp_path: Path, capsys) -> None:
+    options = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu".split()
+    first, out = tmp_path / "first.pt", tmp_path / "large.pt"
+    with small_model():
+        assert script.main(["--out", str(first), "--seconds", "1", *options]) == 0
+    middle = json.loads(first.with_suffix(".json").read_text())["iou_middle"]
+    options += ["--start", str(first), "--learning-rate", "1e-9", "--seconds", "0.1"]
+    with small_model(embed_dim=128, num_heads=2, ffn_hidden=128):
+        assert script.main(["--out", str(out), *options]) == 0
+    assert read(out).spec.embed_dim == 128
+    found = json.loads(out.with_suffix(".json").read_text())["iou_middle"]
+    assert found == pytest.approx(middle, abs=0.02)
+    with small_model(embed_dim=128, num_heads=2, ffn_hidden=128, depth=4, num_joint_blocks=2):
+        both = tmp_path / "both.pt"
+        assert script.main(["--out", str(both), "--grow", "2", *options]) == 0
+    assert read(both).spec.depth == 4
+    capsys.readouterr()
+    for shape in ({"num_queries": 7}, {"embed_dim": 96}, {"ffn_hidden": 32}, {"ffn": "swiglu"}):
+        with small_model(**shape):
+            assert script.main(["--out", str(tmp_path / "no.pt"), *options]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert f"{first}: " in line
+        assert "can't be grown" in line
 
 
 @pytest.mark.parametrize(
