@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from hopper_sass import needs_nvrtc, sass
 from torch import Tensor
 
 from fasteomt.ops.attention import Problem, cuda
@@ -33,23 +32,9 @@ PROBLEMS = {
 SLACK = 8.0
 
 
-@pytest.fixture(scope="module")
-def cuobjdump() -> str:
-    triton = pytest.importorskip("triton", reason="its package has the disassembler")
-    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
-
-
-def sass(tool: str, cubin: bytes, folder: Path) -> str:
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    return subprocess.run([tool, "--dump-sass", path], capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of torch for CUDA")
+@needs_nvrtc
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_candidates_compile_to_hopper_instructions_without_spills(
-    name: str, cuobjdump: str, tmp_path: Path
-) -> None:
+def test_candidates_compile_to_hopper_instructions_without_spills(name: str) -> None:
     problem = PROBLEMS[name]
     for config in candidates(H200, problem):
         schedule = Schedule.of(problem.rows.tokens, config)
@@ -61,7 +46,7 @@ def test_candidates_compile_to_hopper_instructions_without_spills(
         assert "serialized" not in found.log and "setmaxnreg" not in found.log, config
         # All shared memory is what the launch asks for.
         assert "bytes smem" not in found.log, config
-        code = sass(cuobjdump, found.cubin, tmp_path)
+        code = sass(found.cubin)
         assert "UTMALDG.2D" in code and code.count("USETMAXREG") == 2
         assert "MEMBAR" not in code and "LDL" not in code and "STL" not in code
         # Scores in the step after the first and in the loop.
@@ -71,18 +56,16 @@ def test_candidates_compile_to_hopper_instructions_without_spills(
         assert ("HMMA.16816.F32" in code) == (schedule.extra > 0)
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of torch for CUDA")
+@needs_nvrtc
 @pytest.mark.parametrize("name", ["L", "L, one crop", "L, joint"])
-def test_exponentials_run_beside_products(name: str, cuobjdump: str, tmp_path: Path) -> None:
+def test_exponentials_run_beside_products(name: str) -> None:
     """Between the two waits of a step: for scores, then for products that add to the result."""
     problem = PROBLEMS[name]
     for config in candidates(H200, problem):
         schedule = Schedule.of(problem.rows.tokens, config)
         found = cuda.compiled(config, problem.dtype, schedule.last, schedule.extra > 0)
         waits = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([01])|(MUFU\.EX2)")
-        steps = "".join(
-            "*" if each[2] else each[1] for each in waits.finditer(sass(cuobjdump, found.cubin, tmp_path))
-        )
+        steps = "".join("*" if each[2] else each[1] for each in waits.finditer(sass(found.cubin)))
         # A wait for scores, the rare one for a new maximum with its two exponentials, the block's, the last.
         beside = [len(each) for each in re.findall(r"10(\*+)0", steps)]
         assert len(beside) == 2 and max(beside) >= config.block_n // 2, (config, steps)

@@ -54,8 +54,8 @@ struct f16 {
 };
 using Element = TYPE;
 
-// The kernel's two variables in shared memory are known by their types. It only takes their addresses: the
-// barriers, then the dynamic part, `memory`, whose declaration in the kernel means this one here.
+// The kernel's variables in shared memory are known by their types. It only takes their addresses: its barriers, if
+// it has them there, then the dynamic part, `memory`, whose declaration in the kernel means this one here.
 constexpr u32 FIRST_DYNAMIC = machine::FIRST_SHARED + 2 * STAGES * sizeof(u64);
 unsigned char memory[1];
 inline u32 shared_address(const u64*) { return machine::FIRST_SHARED; }
@@ -63,7 +63,6 @@ inline u32 shared_address(const unsigned char*) { return FIRST_DYNAMIC; }
 
 inline void barrier_init(u32 barrier, u32 arrivals) { machine::barrier_init(barrier, arrivals); }
 inline void barriers_ready() {}
-inline void barrier_arrive(u32 barrier, u32 rank) { machine::barrier_arrive(barrier, rank); }
 inline void barrier_arrive_expecting(u32 barrier, u32 bytes) { machine::barrier_expect(barrier, bytes); }
 inline void barrier_wait(u32 barrier, u32 parity) { machine::barrier_wait(barrier, parity); }
 
@@ -71,34 +70,22 @@ inline void prefetch_map(const TensorMap&) {}
 inline void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     machine::copy_box(to, map, column, row, barrier, machine::own_rank(), machine::own_rank());
 }
-inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
-    machine::copy_box(to, map, column, row, barrier, 0, CLUSTER - 1);
-}
 
-inline void cluster_sync() { machine::meet_cluster(); }
 inline void let_next_start() {}
 inline void wait_for_inputs() {}
 template <int REGISTERS> void more_registers() {}
 template <int REGISTERS> void fewer_registers() {}
-inline void tell_other(int group) {
-    machine::pause();
-    machine::arrive_at_named_barrier(group);
-}
-inline void wait_for_other(int group) { machine::meet_at_named_barrier(1 - group); }
 
 inline void multiply_fence() {}
 inline void multiply_commit() { machine::commit_products(); }
-inline void multiply_wait_but_one() { machine::wait_for_products(1); }
-inline void multiply_wait(float (&)[BLOCK_N / 2]) { machine::wait_for_products(0); }
-inline void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
-    machine::start_product({acc, BLOCK_N, a, b, Element::decode});
-}
+template <int LEFT> void multiply_wait() { machine::wait_for_products(LEFT); }
 
 inline u32 pack(float low, float high) {
     return Element::encode(low) | static_cast<u32>(Element::encode(high)) << 16;
 }
 inline float power_of_two(float x) { return std::exp2(x); }
 
+inline void __syncthreads() { machine::meet_block(); }
 inline void __syncwarp() { machine::meet_warp(); }
 inline int __shfl_sync(u32, int value, int lane) {
     u32 all[machine::WARP];
@@ -120,15 +107,11 @@ inline void store_shared(u32 address, float value) {
     machine::pause();
     memcpy(machine::shared(address, 4), &value, 4);
 }
-inline float2 load_shared_pair(u32 address) {
-    float2 out;
+template <typename T> T load_as(u32 address) {
+    T out;
+    if (address % sizeof out) machine::fail("a load from an address that isn't aligned to its size");
     machine::pause();
-    memcpy(&out, machine::shared(address, 8), 8);
+    memcpy(&out, machine::shared(address, sizeof out), sizeof out);
     return out;
 }
-inline uint4 load_shared(u32 address) {
-    uint4 out;
-    machine::pause();
-    memcpy(&out, machine::shared(address, 16), 16);
-    return out;
-}
+inline uint4 load_shared(u32 address) { return load_as<uint4>(address); }

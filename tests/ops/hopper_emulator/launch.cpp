@@ -1,24 +1,34 @@
-// The kernel's source, built against the machine, and the function by which Python launches it.
+// A kernel's source, built against the machine, and the function by which Python launches it. KERNEL is its name.
 
-#include "hopper_gemm.cu"
+#include "kernel.cu"
+
+#include <utility>
+
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
 
 namespace {
 
-TensorMap x_map, weight_map;
+template <typename... Parameters> constexpr u32 count(void (*)(Parameters...)) { return sizeof...(Parameters); }
+// All its parameters but the last are maps.
+constexpr u32 MAPS = count(KERNEL) - 1;
+TensorMap maps[MAPS];
 Job job;
 
-void thread() { linear(x_map, weight_map, job); }
+template <u32... I> void call(std::integer_sequence<u32, I...>) { KERNEL(maps[I]..., job); }
+void thread() { call(std::make_integer_sequence<u32, MAPS>()); }
 
 } // namespace
 
 // Null, or what went wrong.
 extern "C" __attribute__((visibility("default"))) const char* emulate(
-    u32 blocks, const TensorMap* x, const TensorMap* weight, const void* job_bytes, u32 job_size,
+    u32 blocks, u32 threads, const TensorMap* given, u32 given_count, const void* job_bytes, u32 job_size,
     u32 shared_bytes, u32 seed
 ) {
+    if (given_count != MAPS) return "the host gives another number of maps than the kernel takes";
     if (job_size != sizeof job) return "the host's Job has another size than the kernel's";
-    x_map = *x;
-    weight_map = *weight;
+    for (u32 i = 0; i < MAPS; ++i) maps[i] = given[i];
     memcpy(&job, job_bytes, sizeof job);
-    return machine::run({blocks, CLUSTER, FIRST_DYNAMIC, shared_bytes, seed, thread});
+    return machine::run({blocks, threads, CLUSTER, FIRST_DYNAMIC, shared_bytes, seed, thread});
 }

@@ -4,7 +4,6 @@
 #include "machine.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -18,7 +17,7 @@ Dimensions threadIdx, blockIdx, gridDim;
 namespace machine {
 namespace {
 
-constexpr int ROW_BYTES = 128, CHUNK_BYTES = 16, NAMED_BARRIER_THREADS = 256;
+constexpr int ROW_BYTES = 128, CHUNK_BYTES = 16, NAMED_BARRIERS = 16;
 constexpr size_t STACK_BYTES = 1 << 16;
 // Never written: NaN in bf16, and in fp16 far from what a test multiplies.
 constexpr unsigned char UNWRITTEN = 0xFF;
@@ -40,22 +39,24 @@ struct Barrier {
     }
 };
 
-// `size` threads, the last of whom lets those go on who wait.
+// Of a number of threads, the last of whom lets those go on who wait.
 struct Meeting {
-    int size, present = 0;
+    int size = 0, present = 0;
     u64 held = 0;
 
-    void arrive() {
+    void arrive(int threads) {
+        if (present == 0) size = threads;
+        if (threads != size) fail("threads meet who expect different numbers of them");
         if (++present == size) {
             present = 0;
             ++held;
         }
     }
-    void attend();
+    void attend(int threads);
 };
 
 struct Warp {
-    Meeting meeting{WARP};
+    Meeting meeting;
     u32 brought[WARP];
 };
 
@@ -64,16 +65,27 @@ struct Block {
     std::vector<Block>* cluster;
     Meeting* cluster_meeting;
     std::vector<unsigned char> shared;
+    int threads, running;
+    std::vector<Warp> warps;
     std::map<u32, Barrier> barriers{};
-    Warp warps[WARPS]{};
-    std::array<Meeting, 2> named{Meeting{NAMED_BARRIER_THREADS}, Meeting{NAMED_BARRIER_THREADS}};
-    int running = THREADS;
+    Meeting named[NAMED_BARRIERS]{};
+    u32 first_barrier = ~0u, end_of_barriers = 0; // where they are
 
     unsigned char* at(u32 address, u32 bytes) {
-        if (address < first_shared || address + bytes > first_shared + shared.size()) {
+        if (address < first_shared || address + bytes > end_of_shared()) {
             fail("access beyond the shared memory that the launch asked for");
         }
+        if (address < end_of_barriers && address + bytes > first_barrier) fail("access to a barrier's memory");
         return &shared[address - first_shared];
+    }
+    u32 end_of_shared() const { return first_shared + shared.size(); }
+    void make_barrier(u32 address, u32 arrivals) {
+        if (address % sizeof(u64) || address < FIRST_SHARED || address + sizeof(u64) > end_of_shared()) {
+            fail("a barrier where the launch asked for no shared memory");
+        }
+        first_barrier = std::min<u32>(first_barrier, address);
+        end_of_barriers = std::max<u32>(end_of_barriers, address + sizeof(u64));
+        barriers[address] = Barrier{arrivals, arrivals};
     }
     // For another block of the cluster, or the copy engine, which may come too early or too late.
     Barrier& barrier(u32 address) {
@@ -84,15 +96,22 @@ struct Block {
     }
 };
 
+struct Started {
+    Product product;
+    u64 operands; // as they were then, in short
+};
+
 struct Fiber {
     Block* block;
     u32 thread;
     std::unique_ptr<char[]> stack;
     ucontext_t context;
     bool done = false;
+    bool slow = false;               // goes on only when nobody else can
+    bool lazy = false;               // is often slow: one of a cluster
     std::function<bool()> may_go_on; // if empty, it may
-    std::vector<Product> open;
-    std::vector<std::vector<Product>> committed;
+    std::vector<Started> open;
+    std::vector<std::vector<Started>> committed;
 };
 
 struct Copy {
@@ -123,9 +142,9 @@ void wait_until(const std::function<bool()>& condition) {
     }
 }
 
-void Meeting::attend() {
+void Meeting::attend(int threads) {
     const u64 before = held;
-    arrive();
+    arrive(threads);
     wait_until([this, before] { return held != before; });
 }
 
@@ -154,29 +173,60 @@ void perform_any_copy() {
     perform(copy);
 }
 
-// Row `row` of a matrix of 16 columns that a descriptor of wgmma tells of.
-void read_row(u64 descriptor, int row, float (*decode)(u16), float (&out)[16]) {
+// 16 bytes of row `row` of a matrix that a descriptor of wgmma tells of.
+const unsigned char* chunk_of(u64 descriptor, int row, int chunk) {
     if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
     const u32 start = (descriptor & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
-    for (int chunk = 0; chunk < 2; ++chunk) {
-        const u32 address = start + row / 8 * stride + row % 8 * ROW_BYTES + chunk * CHUNK_BYTES;
-        u16 elements[8];
-        memcpy(elements, me->block->at(swizzled(address), CHUNK_BYTES), CHUNK_BYTES);
-        for (int i = 0; i < 8; ++i) out[chunk * 8 + i] = decode(elements[i]);
+    const u32 address = start + row / 8 * stride + row % 8 * ROW_BYTES + chunk * CHUNK_BYTES;
+    return me->block->at(swizzled(address), CHUNK_BYTES);
+}
+
+float element_of(const Product& product, u64 descriptor, int row, int column) {
+    u16 element;
+    memcpy(&element, chunk_of(descriptor, row, column / 8) + column % 8 * 2, 2);
+    return product.decode(element);
+}
+
+// A number that changes when what a product reads of shared memory does.
+u64 digest(const Product& product) {
+    u64 out = 0;
+    const auto add = [&out](u64 descriptor, int rows, int chunks) {
+        for (int row = 0; row < rows; ++row) {
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+                u64 words[2];
+                memcpy(words, chunk_of(descriptor, row, chunk), CHUNK_BYTES);
+                for (const u64 word : words) out = (out ^ word) * 0x9E3779B97F4A7C15;
+            }
+        }
+    };
+    if (!product.has_rows) add(product.a, 64, 2);
+    if (product.sums_over_rows) {
+        add(product.b, 16, product.columns / 8);
+    } else {
+        add(product.b, product.columns, 2);
     }
+    return out;
 }
 
 // Sum 4 g + 2 h + i of a thread is column 8 g + 2 (lane % 4) + i of row 16 warp + lane / 4 + 8 h.
 void perform(const Product& product) {
     const int warp = me->thread % 128 / WARP, lane = me->thread % WARP;
-    float a[2][16], b[16];
-    for (int h = 0; h < 2; ++h) read_row(product.a, 16 * warp + lane / 4 + 8 * h, product.decode, a[h]);
+    float a[2][16];
+    for (int h = 0; h < 2; ++h) {
+        for (int k = 0; k < 16; ++k) {
+            const int row = 16 * warp + lane / 4 + 8 * h;
+            a[h][k] = product.has_rows ? product.rows[h][k] : element_of(product, product.a, row, k);
+        }
+    }
     for (int g = 0; g < product.columns / 8; ++g) {
         for (int i = 0; i < 2; ++i) {
-            read_row(product.b, 8 * g + 2 * (lane % 4) + i, product.decode, b);
-            for (int h = 0; h < 2; ++h) {
-                float& sum = product.sums[4 * g + 2 * h + i];
-                for (int k = 0; k < 16; ++k) sum += a[h][k] * b[k];
+            const int column = 8 * g + 2 * (lane % 4) + i;
+            float* const sums = product.sums + 4 * g + i;
+            if (product.overwrites) sums[0] = sums[2] = 0.0f;
+            for (int k = 0; k < 16; ++k) {
+                const bool over = product.sums_over_rows;
+                const float b = element_of(product, product.b, over ? k : column, over ? column : k);
+                for (int h = 0; h < 2; ++h) sums[2 * h] += a[h][k] * b;
             }
         }
     }
@@ -210,11 +260,22 @@ void start(Fiber& fiber) {
     makecontext(&fiber.context, enter_thread, 0);
 }
 
+// Of the slow ones; false if there is none.
+bool wake_any(const std::vector<Fiber*>& running) {
+    std::vector<Fiber*> slow;
+    for (Fiber* fiber : running) {
+        if (fiber->slow) slow.push_back(fiber);
+    }
+    if (slow.empty()) return false;
+    slow[chance() % slow.size()]->slow = false;
+    return true;
+}
+
 // A round: some of those who may go on do, in any order. False if nobody could.
-bool run_some(std::vector<Fiber*>& running) {
+bool run_some(const std::vector<Fiber*>& running) {
     std::vector<Fiber*> able;
     for (Fiber* fiber : running) {
-        if (!fiber->may_go_on || fiber->may_go_on()) able.push_back(fiber);
+        if (!fiber->slow && (!fiber->may_go_on || fiber->may_go_on())) able.push_back(fiber);
     }
     if (able.empty()) return false;
     std::shuffle(able.begin(), able.end(), chance);
@@ -228,23 +289,33 @@ bool run_some(std::vector<Fiber*>& running) {
 
 void run_cluster(const Launch& launch, u32 first_block) {
     std::vector<Block> blocks;
-    Meeting meeting{static_cast<int>(launch.cluster) * THREADS};
+    Meeting meeting;
+    const int threads = launch.threads;
     for (u32 rank = 0; rank < launch.cluster; ++rank) {
         std::vector<unsigned char> shared(launch.dynamic_bytes, UNWRITTEN);
-        blocks.push_back(Block{first_block + rank, rank, launch.first_dynamic, &blocks, &meeting, shared});
+        std::vector<Warp> warps(threads / WARP);
+        blocks.push_back(
+            Block{first_block + rank, rank, launch.first_dynamic, &blocks, &meeting, shared, threads, threads, warps}
+        );
     }
-    std::vector<Fiber> fibers(launch.cluster * THREADS);
+    std::vector<Fiber> fibers(launch.cluster * threads);
     std::vector<Fiber*> running;
+    fibers[chance() % fibers.size()].lazy = true;
+    bool slow = false;
     for (u32 i = 0; i < fibers.size(); ++i) {
-        fibers[i].block = &blocks[i / THREADS];
-        fibers[i].thread = i % THREADS;
+        fibers[i].block = &blocks[i / threads];
+        fibers[i].thread = i % threads;
+        if (i % WARP == 0) slow = chance() % 4 == 0; // whole warps start late
+        fibers[i].slow = slow;
         start(fibers[i]);
         running.push_back(&fibers[i]);
     }
     while (!running.empty()) {
         if (!run_some(running)) {
-            if (copies.empty()) fail("deadlock: every thread waits");
-            perform_any_copy();
+            // Copies may be slower still.
+            const bool woken = (copies.empty() || chance() % 2) && wake_any(running);
+            if (!woken && copies.empty()) fail("deadlock: every thread waits");
+            if (!woken) perform_any_copy();
         }
         const auto done = [](const Fiber* fiber) { return fiber->done; };
         running.erase(std::remove_if(running.begin(), running.end(), done), running.end());
@@ -262,7 +333,9 @@ void run_cluster(const Launch& launch, u32 first_block) {
 void fail(const char* what) { throw Fault{what}; }
 
 void pause() {
-    if (chance() % 8 == 0) let_others_run();
+    if (chance() % (me->lazy ? 2 : 8)) return;
+    me->slow = chance() % (me->lazy ? 2 : 64) == 0;
+    let_others_run();
 }
 
 unsigned char* shared(u32 address, u32 bytes) { return me->block->at(address, bytes); }
@@ -270,18 +343,22 @@ unsigned char* shared(u32 address, u32 bytes) { return me->block->at(address, by
 void exchange(u32 brought, u32 (&all)[WARP]) {
     Warp& warp = me->block->warps[me->thread / WARP];
     warp.brought[me->thread % WARP] = brought;
-    warp.meeting.attend();
+    warp.meeting.attend(WARP);
     memcpy(all, warp.brought, sizeof all);
     // Nobody brings the next thing before all have seen this one.
-    warp.meeting.attend();
+    warp.meeting.attend(WARP);
 }
 
-void meet_warp() { me->block->warps[me->thread / WARP].meeting.attend(); }
-void meet_cluster() { me->block->cluster_meeting->attend(); }
-void arrive_at_named_barrier(int which) { me->block->named.at(which).arrive(); }
-void meet_at_named_barrier(int which) { me->block->named.at(which).attend(); }
+void meet_warp() { me->block->warps[me->thread / WARP].meeting.attend(WARP); }
+void meet_cluster() { me->block->cluster_meeting->attend(me->block->cluster->size() * me->block->threads); }
+void arrive_at_named_barrier(int which, int threads) { me->block->named[which].arrive(threads); }
+void meet_at_named_barrier(int which, int threads) { me->block->named[which].attend(threads); }
+void meet_block() { meet_at_named_barrier(0, me->block->threads); }
 
-void barrier_init(u32 barrier, u32 arrivals) { me->block->barriers[barrier] = Barrier{arrivals, arrivals}; }
+void barrier_init(u32 barrier, u32 arrivals) {
+    pause();
+    me->block->make_barrier(barrier, arrivals);
+}
 
 void barrier_arrive(u32 barrier, u32 rank) {
     pause();
@@ -311,7 +388,7 @@ void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u3
 
 u32 own_rank() { return me->block->rank; }
 
-void start_product(const Product& product) { me->open.push_back(product); }
+void start_product(const Product& product) { me->open.push_back({product, digest(product)}); }
 
 void commit_products() {
     me->committed.push_back(std::move(me->open));
@@ -322,7 +399,10 @@ void commit_products() {
 void wait_for_products(int left) {
     pause();
     while (static_cast<int>(me->committed.size()) > left) {
-        for (const Product& product : me->committed.front()) perform(product);
+        for (const Started& started : me->committed.front()) {
+            if (digest(started.product) != started.operands) fail("what a product reads was changed under way");
+            perform(started.product);
+        }
         me->committed.erase(me->committed.begin());
     }
     meet_warp();

@@ -1,4 +1,4 @@
-// What a Hopper GPU offers to the threads of hopper_gemm.cu, modelled on a CPU. machine.cpp runs them.
+// What a Hopper GPU offers to a kernel's threads, modelled on a CPU. machine.cpp runs them.
 #pragma once
 
 using u16 = unsigned short;
@@ -20,14 +20,14 @@ extern Dimensions threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
-constexpr int WARP = 32, THREADS = 384, WARPS = THREADS / WARP;
+constexpr int WARP = 32;
 // Where a block's own shared memory starts: Hopper keeps the first 1024 bytes.
 constexpr u32 FIRST_SHARED = 1024;
 
 // Ends the launch: the kernel did what it must not do.
 [[noreturn]] void fail(const char* what);
 
-// Now and then, lets others run. In front of everything that others may notice.
+// Now and then, lets others run, and at times as far as they get. In front of all that others may notice.
 void pause();
 
 // `bytes` of this block's dynamic shared memory.
@@ -37,9 +37,10 @@ unsigned char* shared(u32 address, u32 bytes);
 void exchange(u32 brought, u32 (&all)[WARP]);
 void meet_warp();
 void meet_cluster();
-// Named barrier of 256 threads, who arrive, and wait or don't.
-void arrive_at_named_barrier(int which);
-void meet_at_named_barrier(int which);
+// Named barrier of `threads`, who arrive, and wait or don't. Number 0 is __syncthreads'.
+void arrive_at_named_barrier(int which, int threads);
+void meet_at_named_barrier(int which, int threads);
+void meet_block();
 
 // mbarrier objects, which count arrivals and the bytes of copies.
 void barrier_init(u32 barrier, u32 arrivals);
@@ -51,13 +52,19 @@ void barrier_wait(u32 barrier, u32 parity);
 void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank);
 u32 own_rank();
 
-// A warpgroup's product of matrices in shared memory, of elements that `decode` reads: `sums` are this
-// thread's of (64, columns). Products happen as late as the kernel allows, when it waits for them.
+// A warpgroup's product of matrices A (64, 16) and B (16, columns) of elements that `decode` reads, by
+// descriptors; `sums` are this thread's. Products happen as late as the kernel allows, when it waits for them, and
+// until then all that they read must stay, whichever warp it is for: nobody promises when a warp reads what.
 struct Product {
     float* sums;
     int columns;
     u64 a, b;
     float (*decode)(u16);
+    bool overwrites = false;
+    bool sums_over_rows = false; // of B; else along them
+    // If A is in registers: this thread's two rows of it.
+    bool has_rows = false;
+    float rows[2][16];
 };
 void start_product(const Product& product);
 void commit_products();
@@ -65,7 +72,7 @@ void commit_products();
 void wait_for_products(int left);
 
 struct Launch {
-    u32 blocks, cluster;
+    u32 blocks, threads, cluster;     // of the grid, of a block, of a cluster
     u32 first_dynamic, dynamic_bytes; // shared memory
     u32 seed;                         // of the order in which everything happens
     void (*thread)();

@@ -7,28 +7,24 @@ block of their own: extra warps in one block of each head and crop do them.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import torch
 from torch import Tensor
 
 from fasteomt.compat import nvrtc
+from fasteomt.ops import hopper
 from fasteomt.ops.attention import Problem
-from fasteomt.ops.early import starts_early
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
 WRITES_OUT = True
-ARCH = "sm_90a"
 HEAD_DIM, UNIT = 64, 64
-_SOURCE, _HEADERS = "hopper_attention.cu", ("hopper_attention_ptx.cuh",)
-_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_FILES = ("hopper_attention.cu", "hopper_attention_ptx.cuh")
 _ROW_BYTES = 2 * HEAD_DIM
 _EXTRA_QUERIES = 8  # of the extra warps
 _PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to the third
@@ -129,10 +125,8 @@ class Schedule:
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.sm != 90:
-        return "needs sm_90: it is written in Hopper's own instructions"
-    if problem.dtype not in _TYPES:
-        return f"{problem.dtype}: float16 or bfloat16 only"
+    if reason := hopper.unsupported(target, problem.dtype):
+        return reason
     if problem.head_dim != HEAD_DIM:
         return f"head_dim {problem.head_dim}: {HEAD_DIM} only"
     if problem.rope:
@@ -183,8 +177,7 @@ def run(
         launch = _launch(problem, config, torch.cuda.current_device())
         job = struct.pack("@2P7i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
         maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
-        arguments: list[nvrtc.Argument] = [*maps, ctypes.create_string_buffer(job, len(job))]
-        launch.kernel.launch(launch.blocks, launch.threads, arguments, early=starts_early())
+        hopper.launch(launch.kernel, launch.blocks, launch.threads, maps, job)
     return out
 
 
@@ -235,26 +228,8 @@ def compiled(config: Config, dtype: torch.dtype, last: int, extra: bool) -> nvrt
         "EXTRA": int(extra),
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": others,
-        "TYPE": _TYPES[dtype],
-        **_operands("BLOCK", "scores", config.block_n // 2, 1),
-        **_operands("LAST", "scores", last // 2, 1),
-        **_operands("OUT", "out", HEAD_DIM // 2, 4),
+        **hopper.operands("BLOCK", "scores", config.block_n // 2),
+        **hopper.operands("LAST", "scores", last // 2),
+        **hopper.operands("OUT", "out", HEAD_DIM // 2, 4),
     }
-    options = (f"--define-macro={name}={value}" for name, value in values.items())
-    folder = files("fasteomt.ops.attention")
-    source, *headers = (folder.joinpath(name).read_text("utf-8") for name in (_SOURCE, *_HEADERS))
-    named = tuple(zip(_HEADERS, headers, strict=True))
-    return nvrtc.compile_source(source, ARCH, ("--ptxas-options=-v", *options), named)
-
-
-def _operands(prefix: str, array: str, count: int, a: int) -> dict[str, str]:
-    """Operands of a product, as inline PTX writes them: `count` sums, `a` registers or a descriptor, and a
-    descriptor."""
-    names = [f"%{i}" for i in range(count + a + 1)]
-    return {
-        f"{prefix}_REGISTERS": '"' + ", ".join(names[:count]) + '"',
-        f"{prefix}_OUTPUTS": ", ".join(f'"=f"({array}[{i}])' for i in range(count)),
-        f"{prefix}_SUMS": ", ".join(f'"+f"({array}[{i}])' for i in range(count)),
-        f"{prefix}_A": '"' + ", ".join(names[count : count + a]) + '"',
-        f"{prefix}_B": f'"{names[-1]}"',
-    }
+    return hopper.compiled("fasteomt.ops.attention", _FILES, dtype, values)

@@ -17,11 +17,11 @@
 //   EXTRA               1 for extra warps, or 0
 //   CONSUMER_REGISTERS  of a warpgroup's threads; PRODUCER_REGISTERS: of the others'
 //   TYPE                bf16 or f16, as PTX writes it
-//   BLOCK_REGISTERS     "%0, %1, ...", BLOCK_N / 2 of them; BLOCK_OUTPUTS: "=f"(scores[0]), ...; BLOCK_SUMS:
-//                       "+f"(scores[0]), ...; BLOCK_A, BLOCK_B: "%<number>", the operands that follow
-//   LAST_...            the same for LAST keys, and OUT_... for out, where OUT_A are four operands
+//   BLOCK_..., LAST_... operands of products, as ops/hopper.py writes them, whose sums are BLOCK_N or LAST `scores`
+//   OUT_...             of those whose sums are `out` and whose A are four registers
 
 #include "hopper_attention_ptx.cuh"
+#include "hopper_tiles.cuh"
 
 constexpr int UNIT = 64, ROW_BYTES = HEAD_DIM * 2, UNIT_BYTES = UNIT * ROW_BYTES, STAGE_BYTES = BLOCK_N * ROW_BYTES;
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
@@ -59,34 +59,20 @@ struct Tile {
     }
 };
 
-// Describes rows of 128 bytes as `copy_box` laid them down: 16-byte chunks swizzled within groups of 8 rows,
-// which are 1024 bytes apart. It holds both for rows of keys, along which products sum, and for rows of values,
-// across which they do. Start and stride count in units of 16 bytes.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
-    return SWIZZLE_128 | STRIDE | UNUSED | ((address & 0x3FFFF) >> 4);
-}
 constexpr u64 NEXT_16_FEATURES = 32 >> 4, NEXT_16_ROWS = 16 * ROW_BYTES >> 4;
 
 // The ring: keys 0, keys 1, values 0, keys 2, values 1, ..., values of the last step. Each takes a stage, which
 // is one pair of barriers, full and empty.
 struct Ring {
     u32 first, full, empty;
-    int stage = 0;
-    u32 parity = 0; // of the round: 0 in the first
+    Cursor at{};
 
-    __device__ __forceinline__ u32 address() const { return first + stage * STAGE_BYTES; }
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
+    __device__ __forceinline__ u32 address() const { return first + at.stage * STAGE_BYTES; }
     // The stage that is next, once it is full.
     __device__ __forceinline__ int take() {
-        const int taken = stage;
-        barrier_wait(full + 8 * stage, parity);
-        advance();
+        const int taken = at.stage;
+        barrier_wait(full + 8 * taken, at.parity);
+        at.advance();
         return taken;
     }
     __device__ __forceinline__ u32 address_of(int taken) const { return first + taken * STAGE_BYTES; }
@@ -107,8 +93,8 @@ __device__ __forceinline__ void produce(
         copy_box(queries + unit * UNIT_BYTES, unit_rows, column, first, queries_full);
     }
     const auto put = [&](int step, int part) {
-        const u32 barrier = ring.full + 8 * ring.stage;
-        barrier_wait(ring.empty + 8 * ring.stage, ring.parity ^ 1);
+        const u32 barrier = ring.full + 8 * ring.at.stage;
+        barrier_wait(ring.empty + 8 * ring.at.stage, ring.at.parity ^ 1);
         // The first step has the last keys.
         if (step == 0) {
             barrier_arrive_expecting(barrier, LAST * ROW_BYTES);
@@ -117,7 +103,7 @@ __device__ __forceinline__ void produce(
             barrier_arrive_expecting(barrier, STAGE_BYTES);
             copy_box(ring.address(), block_rows, part * width + column, row + (step - 1) * BLOCK_N, barrier);
         }
-        ring.advance();
+        ring.at.advance();
     };
     put(0, 1);
     for (int step = 1; step < job.steps; ++step) {

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 
 import torch
 from torch import Tensor
 
 from fasteomt.compat import nvrtc
-from fasteomt.ops.early import starts_early
+from fasteomt.ops import hopper
 from fasteomt.ops.linear import Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
 BIAS_DTYPE: torch.dtype | None = torch.float32
-ARCH = "sm_90a"
-_SOURCE, _HEADERS = "hopper_gemm.cu", ("hopper_ptx.cuh", "hopper_epilogue.cuh")
+_FILES = ("hopper_gemm.cu", "hopper_gemm_ptx.cuh", "hopper_epilogue.cuh")
 BLOCK_M, HALF_M, BLOCK_K, THREADS = 128, 64, 64, 384
 _BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
 _MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
 _ALTERNATE_N = (192, 160, 128, 96)  # a warpgroup has the sums of 128 rows
 _UNIT_N = 32  # columns that are written at a time
-_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
@@ -96,10 +92,8 @@ def _time(groups: int, alone: Sequence[float], clusters: int, spread: int) -> fl
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if target.sm != 90:
-        return "needs sm_90: it is written in Hopper's own instructions"
-    if problem.dtype not in _TYPES:
-        return f"{problem.dtype} isn't a 16-bit format"
+    if reason := hopper.unsupported(target, problem.dtype):
+        return reason
     if problem.k % 8 or problem.n % _UNIT_N:
         return f"K must be a multiple of 8 and N of {_UNIT_N}, not {problem.k} and {problem.n}"
     if problem.epilogue == "rope" and problem.head_dim % 32:
@@ -171,8 +165,7 @@ def run(
         job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
         share = launch.config.block_n // launch.config.cluster
         maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
-        arguments = (*maps, ctypes.create_string_buffer(job, len(job)))
-        launch.kernel.launch(launch.blocks, THREADS, arguments, early=starts_early())
+        hopper.launch(launch.kernel, launch.blocks, THREADS, maps, job)
 
 
 @dataclass(frozen=True)
@@ -230,25 +223,16 @@ def compiled(
     config: Config, dtype: torch.dtype, epilogue: str, head_dim: int = 0, table: int = 32
 ) -> nvrtc.Binary:
     """The kernel's machine code; needs no GPU."""
-    accumulators = range(config.block_n // 2)
     values: dict[str, object] = {
         "BLOCK_N": config.block_n,
         "CLUSTER": config.cluster,
         "STAGES": config.stages,
         "LAG": config.lag,
         "ALTERNATE": int(config.alternate),
-        "TYPE": _TYPES[dtype],
         "HEAD_DIM": head_dim,
         "MAX_ROW_TILES": table,
-        "ACCUMULATORS": '"' + ", ".join(f"%{i}" for i in accumulators) + '"',
-        "ACCUMULATOR_OPERANDS": ", ".join(f'"+f"(acc[{i}])' for i in accumulators),
+        **hopper.operands("BLOCK", "acc", config.block_n // 2),
     }
-    for i, name in enumerate(("A_OPERAND", "B_OPERAND"), start=len(accumulators)):
-        values[name] = f'"%{i}"'
     if epilogue:
         values[epilogue.upper()] = 1
-    options = (f"--define-macro={name}={value}" for name, value in values.items())
-    folder = files("fasteomt.ops.linear")
-    source, *headers = (folder.joinpath(name).read_text("utf-8") for name in (_SOURCE, *_HEADERS))
-    named = tuple(zip(_HEADERS, headers, strict=True))
-    return nvrtc.compile_source(source, ARCH, ("--ptxas-options=-v", *options), named)
+    return hopper.compiled("fasteomt.ops.linear", _FILES, dtype, values)

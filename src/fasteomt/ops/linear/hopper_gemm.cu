@@ -15,10 +15,10 @@
 //   TYPE              bf16 or f16, as PTX writes it
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none; HEAD_DIM: of ROPE
 //   MAX_ROW_TILES     length of the table of tiles
-//   ACCUMULATORS      "%0, %1, ..."; ACCUMULATOR_OPERANDS: "+f"(acc[0]), ...: BLOCK_N / 2 of each
-//   A_OPERAND, B_OPERAND  "%<number>": the operands that follow the accumulators
+//   BLOCK_...         operands of a product, as ops/hopper.py writes them, whose sums are `acc`
 
-#include "hopper_ptx.cuh"
+#include "hopper_gemm_ptx.cuh"
+#include "hopper_tiles.cuh"
 
 constexpr int BLOCK_K = 64, HALF_M = 64;
 constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
@@ -53,31 +53,6 @@ struct Tile {
 };
 
 #include "hopper_epilogue.cuh"
-
-// Describes rows of 128 bytes (BLOCK_K elements) for `multiply`, as `copy_box` laid them down: 16-byte chunks
-// swizzled within groups of 8 rows, which are 1024 bytes apart. Start and stride count in units of 16 bytes.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
-    return SWIZZLE_128 | STRIDE | UNUSED | ((address & 0x3FFFF) >> 4);
-}
-
-// Position in the ring. `parity` is that of the round: 0 in the first.
-struct Cursor {
-    int stage = 0;
-    u32 parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-    __device__ __forceinline__ void advance(int steps) {
-        stage += steps;
-        parity ^= stage / STAGES & 1;
-        stage %= STAGES;
-    }
-};
 
 // The tiles of this block. First the cluster's blocks take row tiles beside one another and share columns, for
 // `together` groups of row tiles in turn, so that clusters that run at a time share columns too. Then come the
@@ -190,7 +165,7 @@ __device__ __forceinline__ void multiply_all(
         }
         multiply_commit();
         if (step == telling) tell_other(group);
-        multiply_wait_but_one();
+        multiply_wait<1>();
         if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);
         finished = empty + 8 * at.stage;
         at.advance();
