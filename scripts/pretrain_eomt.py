@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fasteomt.checkpoint import read, write_export
+from fasteomt.checkpoint import Checkpoint, read, write_export
 from fasteomt.cli.script import OneLineParser, exit_code
 from fasteomt.data.dataset import SegmentationSet, open_dataset
 from fasteomt.data.fresh import CLASSES, FreshHeads, fresh_head, largest_side
@@ -107,8 +107,12 @@ def pretrain(args: argparse.Namespace) -> None:
         sets = [open_dataset(args.data_root, split) for split in ("train", "valid")]
     classes = CLASSES if sets is None else classes_of(sets)
     stages = stages_of(args, classes)
-    weights = start_weights(args.start, stages[0][0], args.seed) if args.start else None
+    weights = None
     made_by = {"commit": commit(), "source": source_digest()}
+    if args.start:
+        start = read(args.start)
+        weights = start_weights(start, stages[0][0], args.seed)
+        made_by["start"] = start.sha256
     on_gpus = args.device == "auto" and torch.cuda.is_available()
     device = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpus else args.device)
     if device.type == "cuda":
@@ -275,20 +279,19 @@ def _every(seconds: float, work: Callable[[], None]) -> Callable[[], None]:
     return maybe
 
 
-def start_weights(path: Path, spec: ModelSpec, seed: int) -> dict[str, Tensor]:
+def start_weights(found: Checkpoint, spec: ModelSpec, seed: int) -> dict[str, Tensor]:
     """Weights of an earlier run in fp32, grown if its model was smaller.
 
     Raises:
         InputError: it is a model that this one can't go on from.
     """
-    found = read(path)
     weights = {name: weight.float() for name, weight in found.weights.items()}
     if found.spec == spec:
         return weights
     try:
         return grown(weights, found.spec, spec, seed)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{found.source}: {error}") from None
 
 
 if __name__ == "__main__":

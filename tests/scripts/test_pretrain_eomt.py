@@ -55,7 +55,9 @@ def test_a_short_run_ends_in_an_export(data_root: Path, tmp_path: Path) -> None:
         assert record["windows"] + record["whole_crops"] > record["steps"]
         assert set(record["iou_middle"]) == {"background", "head"}
         assert not first.with_suffix(".snapshot.pt").exists()
+        assert "start" not in record
         assert script.main([*common, "--out", str(tmp_path / "second.pt"), "--start", str(first)]) == 0
+        assert json.loads((tmp_path / "second.json").read_text())["start"] == found.sha256
         assert script.main([*common, "--out", str(first)]) == 2  # exists
         deep = tmp_path / "deep.pt"
         assert script.main([*common, "--out", str(deep), "--grow", "2"]) == 2  # one joint block
