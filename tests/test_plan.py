@@ -57,6 +57,20 @@ def test_plans_say_what_is_fused_and_in_which_format() -> None:
     assert on_cpu == {"library", "reference"}
 
 
+def test_late_formats_begin_with_the_joint_blocks() -> None:
+    """From the first joint block's norm on, whose group takes the queries in too, to the head's end."""
+    spec = ModelSpec.from_name("vitb16")
+    for arch in ("cpu", "sm_90"):
+        plan = get_stack("bf16+head16").plan(spec, target.Target.named(arch), Table())
+        recipes = {name: group.recipe for group in plan.groups for name in group.sites}
+        assert [recipes[f"block.{i}.norm1"] for i in (0, 8, 9, 11)] == ["bf16", "bf16", "fp16", "fp16"]
+        assert recipes["block.8.fc2"] == "bf16" and recipes["queries"] == recipes["norm"] == "fp16"
+        head = {recipe for name, recipe in recipes.items() if name.startswith("head.")}
+        assert head == {recipes["frame.post"]} == {"fp16"}
+        pure = get_stack("torch_bf16").plan(spec, target.Target.named(arch), Table())
+        assert {group.recipe for group in pure.groups} == {"bf16", "fp32"}
+
+
 def test_variations_of_a_stack_plan_every_site_too() -> None:
     sm_90 = target.Target.named("sm_90")
     for name in ("vitb16", "vits16plus"):
