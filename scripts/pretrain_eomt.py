@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import functools
 import logging
-import math
 import os
 import platform
 import shlex
@@ -50,6 +49,11 @@ from fasteomt.train.resident import Resident
 NAME = "pretrain_eomt"
 GENERATED_SIZE = (640, 480)
 SNAPSHOT_SECONDS = 60.0
+LIMITS = {
+    "seconds": 10_000_000, "batch_size": 65_536, "images": 100_000_000, "held_out": 100_000_000,
+    "learning_rate": 1e30, "workers": 4096, "log_every": 1_000_000_000, "grow": 1000,
+}  # fmt: skip
+MOST_MASSIVE = 1_000_000
 GROW_SHARE = 0.6  # of the time, for the shallow model
 
 logger = logging.getLogger(NAME)
@@ -100,6 +104,8 @@ def pretrain(args: argparse.Namespace) -> None:
     Raises:
         FastEomtError: one line that says what is wrong, and where the weights so far are kept.
     """
+    if args.out.suffix != ".pt":
+        raise InputError(f"--out '{args.out}': name a .pt file; the record goes beside it as .json")
     snapshot, record_path = (args.out.with_suffix(suffix) for suffix in (".snapshot.pt", ".json"))
     check(args, (args.out, snapshot, record_path))
     sets = None
@@ -169,47 +175,52 @@ def pretrain(args: argparse.Namespace) -> None:
         iou = dict(zip(spec.class_names, scores, strict=True))
         named = ", ".join(f"{name} {value:.4f}" for name, value in iou.items())
         logger.info("IoU on the middle of held-out images: %s", named)
-        _save(model, args.out)
+        record = {
+            "command": shlex.join([f"scripts/{NAME}.py", *sys.argv[1:]]),
+            "gpus": world,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            **made_by,
+            "data": str(args.data_root) if args.data_root else f"generated, seed {args.seed}",
+            **{key: sum(asdict(work)[key] for work in works) for key in asdict(works[0])},
+            "images": world * data.put_so_far,
+            "iou_middle": iou,
+            "held_out_images": len(held),
+        }
+        try:
+            _save(model, args.out)
+            write_json(record_path, record)
+        except FastEomtError as error:
+            raise PartialResultError(f"{error}; the weights are in {snapshot}") from None
         snapshot.unlink()
-        write_json(
-            record_path,
-            {
-                "command": shlex.join([f"scripts/{NAME}.py", *sys.argv[1:]]),
-                "gpus": world,
-                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-                "versions": {"python": platform.python_version(), "torch": torch.__version__},
-                **made_by,
-                "data": str(args.data_root) if args.data_root else f"generated, seed {args.seed}",
-                **{key: sum(asdict(work)[key] for work in works) for key in asdict(works[0])},
-                "images": world * data.put_so_far,
-                "iou_middle": iou,
-                "held_out_images": len(held),
-            },
-        )
 
 
 def check(args: argparse.Namespace, targets: Sequence[Path]) -> None:
     """Raise InputError for arguments that can't be, and for files that are in the way."""
-    if args.out.suffix in ("", ".json"):
-        raise InputError(f"--out '{args.out}': name a .pt file; the record goes beside it as .json")
     for path in targets:
         check_target(path)
-    for name in (
-        "seconds",
-        "batch_size",
-        "images",
-        "held_out",
-        "learning_rate",
-        "workers",
-        "log_every",
-        "grow",
-    ):
-        if not 0 < getattr(args, name) < math.inf:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be more than 0")
+        _try_to_write(path)
+    for name, most in LIMITS.items():
+        if not 0 < getattr(args, name) <= most:
+            option = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise InputError(f"{option}: must be more than 0, and {most:,} at most")
     if not 0 <= args.seed < 1 << 62:
         raise InputError(f"--seed {args.seed}: must be 0 to 2^62 - 1")
-    if not math.isfinite(args.massive):
-        raise InputError(f"--massive {args.massive}: must be a number")
+    if not abs(args.massive) <= MOST_MASSIVE:
+        raise InputError(f"--massive {args.massive}: must be a number up to {MOST_MASSIVE:,}")
+    if args.massive and args.start:
+        raise InputError("--massive: --start brings register tokens of its own: leave one of them out")
+
+
+def _try_to_write(path: Path) -> None:
+    """With a file of another name as long: only that shows names too long and folders that aren't real."""
+    trial = path.with_name(path.name[:-1] + "~")
+    if os.environ.get("RANK", "0") == "0" and not os.path.lexists(trial):
+        try:
+            trial.touch()
+            trial.unlink()
+        except OSError as error:
+            raise InputError(f"{path}: can't be written: {error.strerror}: choose another name") from None
 
 
 def classes_of(sets: Sequence[SegmentationSet]) -> dict[int, str]:
@@ -240,6 +251,10 @@ def stages_of(args: argparse.Namespace, classes: dict[int, str]) -> list[tuple[M
         args.model, class_ids=tuple(classes), class_names=tuple(classes.values()),
         image_size=(args.image_size, args.image_size),
     )  # fmt: skip
+    if spec.patch_size & (spec.patch_size - 1):
+        raise InputError(
+            f"--model {args.model}: patches of {spec.patch_size} can't be trained: take 16 or 32"
+        )
     if args.image_size % (2 * spec.patch_size):
         raise InputError(f"--image-size {args.image_size}: must be a multiple of {2 * spec.patch_size}")
     if len(classes) > spec.num_queries:
@@ -286,6 +301,8 @@ def start_weights(found: Checkpoint, spec: ModelSpec, seed: int) -> dict[str, Te
         InputError: it is a model that this one can't go on from.
     """
     weights = {name: weight.float() for name, weight in found.weights.items()}
+    if not all(weight.isfinite().all() for weight in weights.values()):
+        raise InputError(f"{found.source}: has weights that are no finite numbers: start from another")
     if found.spec == spec:
         return weights
     try:

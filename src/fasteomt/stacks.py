@@ -206,7 +206,7 @@ def get_stack(name: str) -> Stack:
         if variation not in VARIATIONS or stack.recipe == "fp32" or variation in variations[:i]:
             raise InputError(
                 f"unknown stack {brief(name)}: {stack.name} has "
-                + ("no variations" if stack.recipe == "fp32" else f"variations {', '.join(VARIATIONS)}")
+                + ("no variations" if stack.recipe == "fp32" else f"variations {', '.join(VARIATIONS)}, once")
             )
         stack = replace(VARIATIONS[variation](stack), name=f"{stack.name}+{variation}")
     return stack

@@ -36,7 +36,7 @@ def test_the_same_is_compiled_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [b"", b"{}", b"not JSON\n\x00", b'{"sha256": "0", "log": ""}\nx', b"[]\n", b"cut"]
+    "broken", [b"", b"{}", b"not JSON\n\x00", b'{"sha256": "0", "log": ""}\nx', b"[]\n", b"[" * 200_000, b"cut"]
 )
 def test_a_broken_file_is_made_again(broken: bytes, folder: Path) -> None:
     compiler = Compiler()
@@ -46,6 +46,25 @@ def test_a_broken_file_is_made_again(broken: bytes, folder: Path) -> None:
     file.write_bytes(whole[:-1] if broken == b"cut" else broken)
     assert kept(("source",), compiler) == compiler()
     assert file.read_bytes() == whole
+
+
+def test_another_kernels_file_under_this_name_is_not_taken(folder: Path) -> None:
+    kept(("first",), lambda: Binary(b"1", ""))
+    (first,) = folder.iterdir()
+    kept(("second",), lambda: Binary(b"2", ""))
+    (second,) = set(folder.iterdir()) - {first}
+    second.write_bytes(first.read_bytes())
+    assert kept(("second",), lambda: Binary(b"2", "")).cubin == b"2"
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("FASTEOMT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert kept(("source",), Compiler()) == Compiler()()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,13 @@ def test_what_was_not_measured_takes_after_its_nearest_relative() -> None:
     assert heads.best("attention", replace(ATTENTION, rows=Rows(2, 1024, 105))) is None
 
 
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "-5", "1e9"])
+def test_sizes_that_no_problem_has_are_nobodys_relatives(size: str) -> None:
+    made = table(Entry("linear", problem_key(FC1).replace("m=2058", f"m={size}"), "cuda", None, 1.0))
+    assert made.best("linear", FC1) is None
+    assert made.best("linear", replace(FC1, m=1029)) is None
+
+
 def test_the_users_measurements_come_before_shipped_ones(folders: tuple[Path, Path]) -> None:
     own, shipped = folders
     assert load_table(GPU) == Table()

@@ -118,6 +118,13 @@ def test_a_wide_and_deep_model_grows_out_of_a_narrow_one(data_root: Path, tmp_pa
         "--grow 0",
         "--model nothing",
         "--start nowhere.pt",
+        "--massive 1000 --start nowhere.pt",
+        "--massive 1e39",
+        "--massive nan",
+        "--learning-rate 1e300",
+        f"--batch-size {10**30}",
+        f"--images {10**30}",
+        "--model vitt14 --image-size 56",
     ],
 )
 def test_what_can_not_be_trained_is_refused_first(options: str, tmp_path: Path, capsys) -> None:
@@ -128,9 +135,42 @@ def test_what_can_not_be_trained_is_refused_first(options: str, tmp_path: Path, 
 
 def test_a_place_that_can_not_be_written_is_found_first(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("mine")
-    for out in (tmp_path / "file" / "m.pt", tmp_path / "file", tmp_path / "m.json"):
-        assert script.main(["--out", str(out), "--device", "cpu"]) == 2
+    long = "x" * 247  # with .pt it is short enough, with .snapshot.pt it isn't
+    names = ("file/m.pt", "file", "m.json", "m.safetensors", "m", f"{long}.pt", f"{long}{long}.pt")
+    for out in (*(str(tmp_path / name) for name in names), "", ".", "/"):
+        assert script.main(["--out", out, "--device", "cpu"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "file").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_appears_meanwhile_is_left_and_the_training_kept(
+    data_root: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    out = tmp_path / "m.pt"
+    measure = script.intersection_over_union
+
+    def slowly(*arguments: object) -> object:
+        out.write_text("mine")
+        return measure(*arguments)
+
+    monkeypatch.setattr(script, "intersection_over_union", slowly)
+    common = f"--data-root {data_root} --image-size 64 --batch-size 4 --workers 1 --device cpu --seconds 0.5"
+    with small_model():
+        assert script.main(["--out", str(out), *common.split()]) == 5
+    assert out.read_text() == "mine"
+    assert "m.snapshot.pt" in capsys.readouterr().err
+    assert read(tmp_path / "m.snapshot.pt").spec.class_names == ("background", "head")
+
+
+def test_weights_that_are_no_numbers_are_no_start(data_root: Path, tmp_path: Path, capsys) -> None:
+    weights = random_checkpoint(SMALL).weights
+    weights["queries.weight"] = torch.full_like(weights["queries.weight"], torch.nan)
+    write_export(tmp_path / "nan.pt", SMALL, weights)
+    options = f"--data-root {data_root} --image-size 64 --device cpu --start {tmp_path / 'nan.pt'}"
+    with small_model():
+        assert script.main(["--out", str(tmp_path / "m.pt"), *options.split()]) == 2
+    assert "no finite numbers" in capsys.readouterr().err
 
 
 def test_only_what_the_run_made_is_removed(data_root: Path, tmp_path: Path, capsys) -> None:

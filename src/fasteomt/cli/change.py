@@ -84,5 +84,7 @@ def gate_records(path: Path) -> list[GateRecord]:
     try:
         verdicts = [Verdict.from_dict(raw) for raw in json.loads(path.read_text("utf-8"))["verdicts"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, InputError) as error:
-        raise InputError(f"{path}: no verdicts of fasteomt gate --json: {one_line(error)}") from None
+        raise InputError(
+            f"{path}: not the verdicts of a stack: {one_line(error)}: make them by  fasteomt gate --json"
+        ) from None
     return [GateRecord(**verdict.record()) for verdict in verdicts if verdict.passed is not None]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fasteomt.cache import cache_root
+from fasteomt.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -28,31 +29,39 @@ def kept(inputs: Sequence[object], build: Callable[[], Binary]) -> Binary:
     Args:
         inputs: all that the result depends on, the compiler's version among them, with unambiguous `repr`s.
     """
-    path = cache_root() / "cubins" / f"{hashlib.sha256(repr(tuple(inputs)).encode()).hexdigest()}.cubin"
-    found = _read(path)
+    key = hashlib.sha256(repr(tuple(inputs)).encode()).hexdigest()
+    try:
+        path = cache_root() / "cubins" / f"{key}.cubin"
+    except InputError:  # there is no place for it
+        return build()
+    found = _read(path, key)
     if found is None:
         found = build()
         with suppress(OSError):  # a cache that can't be written is no reason to fail
-            _write(path, found)
+            _write(path, key, found)
     return found
 
 
-def _read(path: Path) -> Binary | None:
-    """None if there is no such file, or it isn't whole."""
+def _read(path: Path, key: str) -> Binary | None:
+    """None if there is no such file, it isn't whole, or it is another key's."""
     try:
         header, _, cubin = path.read_bytes().partition(b"\n")
         told = json.loads(header)
-        if told["sha256"] == hashlib.sha256(cubin).hexdigest():
-            return Binary(cubin, str(told["log"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        if told == _header(key, Binary(cubin, told["log"])):
+            return Binary(cubin, told["log"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
 
 
-def _write(path: Path, binary: Binary) -> None:
+def _header(key: str, binary: Binary) -> dict[str, str]:
+    return {"key": key, "sha256": hashlib.sha256(binary.cubin).hexdigest(), "log": str(binary.log)}
+
+
+def _write(path: Path, key: str, binary: Binary) -> None:
     """In one step, since other processes may read and write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = json.dumps({"sha256": hashlib.sha256(binary.cubin).hexdigest(), "log": binary.log})
+    header = json.dumps(_header(key, binary))
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -37,7 +37,7 @@ def problem_key(problem: object) -> str:
 
 
 # What grows with the number of crops, and the formats that the same kernels compute in the same time.
-_SIZE, _FORMAT = re.compile(r"\b(m|crops)=(\d+)"), re.compile(r"\bb?float16\b")
+_SIZE, _FORMAT = re.compile(r"\b(m|crops)=(\d{1,12})\b"), re.compile(r"\bb?float16\b")
 
 
 def _family(key: str) -> str:
@@ -173,7 +173,11 @@ def _read(path: Path, modified: int) -> Table:
 
 def load_table(gpu: str) -> Table:
     """What is known of GPUs of this name: the user's measurements before the shipped ones."""
-    return read_table(table_file(gpu)).over(read_table(table_file(gpu, SHIPPED)))
+    shipped = read_table(table_file(gpu, SHIPPED))
+    try:
+        return read_table(table_file(gpu)).over(shipped)
+    except InputError:  # the user has no place for one
+        return shipped
 
 
 def table_of(device: torch.device) -> Table:

@@ -113,16 +113,31 @@ class Verdict:
             InputError: not a verdict, or its `passed` doesn't follow from its values and limits.
         """
         try:
-            subject = Subject(**{name: raw[name] for name in Subject.__dataclass_fields__})
-            found = cls(raw["gate"], subject, dict(raw["values"]), dict(raw["limits"]), raw["not_run"])
+            words = {name: raw[name] for name in Subject.__dataclass_fields__}
+            _check_words(words)
+            for name in ("values", "limits"):
+                if not isinstance(raw[name], Mapping) or not all(isinstance(key, str) for key in raw[name]):
+                    raise TypeError(f"'{name}' must be numbers by name")
+            found = cls(
+                raw["gate"], Subject(**words), dict(raw["values"]), dict(raw["limits"]), raw["not_run"]
+            )
             claimed = raw["passed"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"not a gate's verdict: {type(error).__name__}: {one_line(error)}") from None
         if claimed is not found.passed:
             raise InputError(
                 f"gate {found.gate}: says passed {brief(claimed)}, its values say {found.passed}: run it"
             )
         return found
+
+
+def _check_words(words: Mapping[str, object]) -> None:
+    for name, word in words.items():
+        if word is None and name == "truth":
+            continue
+        if not isinstance(word, str) or not word:
+            raise TypeError(f"'{name}' must be text")
+        word.encode()  # no half of a character
 
 
 @dataclass(frozen=True)
