@@ -22,9 +22,9 @@ def test_the_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert datetime.fromisoformat(found.date).tzinfo is not None
     assert "fp32" in found.flops_per_s
     assert not {"tf32", "fp8_e4m3"} & found.flops_per_s.keys()  # a GPU's
-    # no CPU that runs this is outside these
-    assert 1e8 < found.copy_bytes_per_s < 1e13
-    assert 1e7 < found.flops_per_s["fp32"] < 1e13
+    # no CPU that runs this is outside these, however busy it is
+    assert 1e6 < found.copy_bytes_per_s < 1e13
+    assert 1e5 < found.flops_per_s["fp32"] < 1e13
 
 
 def test_rates_follow_from_times_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
