@@ -43,7 +43,7 @@ def test_gates_that_were_run_become_records(tmp_path: Path) -> None:
         *({}, [], 3, {"verdicts": 3}, {"verdicts": [{}]}, {"verdicts": verdicts(passed=True)}),
         *({"verdicts": verdicts(**{name: 5})} for name in ("model", "plan", "values", "limits", "gate")),
         *({"verdicts": verdicts(model=word)} for word in (None, "", "\ud800", ["x"])),
-        *({"verdicts": verdicts(values=values)} for values in ([[1, 1.0]], {"cosine": 10**400}, {"cosine": "x"})),
+        *({"verdicts": verdicts(values=bad)} for bad in ([[1, 1.0]], {"cosine": 10**400}, {"cosine": "x"})),
         {"verdicts": verdicts(limits=[[1, 1.0]])},
     ],
 )

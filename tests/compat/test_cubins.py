@@ -36,7 +36,8 @@ def test_the_same_is_compiled_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [b"", b"{}", b"not JSON\n\x00", b'{"sha256": "0", "log": ""}\nx', b"[]\n", b"[" * 200_000, b"cut"]
+    "broken",
+    [b"", b"{}", b"not JSON\n\x00", b'{"sha256": "0", "log": ""}\nx', b"[]\n", b"[" * 200_000, b"cut"],
 )
 def test_a_broken_file_is_made_again(broken: bytes, folder: Path) -> None:
     compiler = Compiler()
