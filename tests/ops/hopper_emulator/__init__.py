@@ -78,6 +78,10 @@ class Kernel:
     library: ctypes.CDLL
     shared: int
     seed: int
+    processors: int
+
+    def clusters_at_a_time(self, blocks: int, threads: int) -> int:
+        return self.processors // blocks
 
     def launch(
         self, blocks: int, threads: int, arguments: Sequence[ctypes.Structure | ctypes.Array], *, early: bool
@@ -116,7 +120,7 @@ class Emulator:
             return self._build({"kernel.cu": source, **kept}, options, bug)
 
         def load(library: ctypes.CDLL, name: str, shared: int) -> Kernel:
-            return Kernel(library, shared, seed)
+            return Kernel(library, shared, seed, processors)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(nvrtc, "compile_source", build)
