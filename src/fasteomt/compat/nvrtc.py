@@ -18,8 +18,7 @@ from fasteomt.compat.cubins import Binary, kept
 from fasteomt.errors import UnsupportedError
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-# CUlaunchAttributeID: CLUSTER_DIMENSION and PROGRAMMATIC_STREAM_SERIALIZATION
-_CLUSTER, _EARLY_LAUNCH = 4, 6
+_EARLY_LAUNCH = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64
 _TENSOR_MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _NO_INTERLEAVE, _SWIZZLE_128B, _PROMOTE_256B, _FILL_ZEROS = 0, 3, 3, 0
@@ -83,27 +82,16 @@ class Kernel:
         """
         _enter_context()
         places = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        attribute = _Attribute(_EARLY_LAUNCH, value=(int(early), 0, 0))
-        stream = torch.cuda.current_stream().cuda_stream
-        config = self._config(blocks, threads, attribute, stream)
-        _check(_driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(self.handle), places, None))
-
-    def clusters_at_a_time(self, blocks: int, threads: int) -> int:
-        """How many clusters of that many blocks the current device runs at once: fewer than it has
-        multiprocessors for where these come in groups that aren't a multiple of `blocks`."""
-        _enter_context()
-        found = ctypes.c_int()
-        attribute = _Attribute(_CLUSTER, value=(blocks, 1, 1))
-        config = self._config(blocks, threads, attribute)
-        handle = ctypes.c_void_p(self.handle)
-        _check(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), handle, ctypes.byref(config)))
-        return found.value
-
-    def _config(self, blocks: int, threads: int, attribute: _Attribute, stream: int = 0) -> _LaunchConfig:
-        """It keeps the place of `attribute`, which must live as long."""
-        return _LaunchConfig(
-            (blocks, 1, 1), (threads, 1, 1), self.shared, stream, ctypes.addressof(attribute), 1
+        attributes = (_Attribute * 1)(_Attribute(_EARLY_LAUNCH, value=int(early)))
+        config = _LaunchConfig(
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            self.shared,
+            torch.cuda.current_stream().cuda_stream,
+            ctypes.addressof(attributes),
+            len(attributes),
         )
+        _check(_driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(self.handle), places, None))
 
 
 class _Attribute(ctypes.Structure):
@@ -112,8 +100,8 @@ class _Attribute(ctypes.Structure):
     _fields_ = (
         ("which", ctypes.c_int),
         ("padding", ctypes.c_char * 4),
-        ("value", ctypes.c_int * 3),
-        ("rest", ctypes.c_char * 52),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
     )
 
 

@@ -78,10 +78,6 @@ class Kernel:
     library: ctypes.CDLL
     shared: int
     seed: int
-    processors: int
-
-    def clusters_at_a_time(self, blocks: int, threads: int) -> int:
-        return self.processors // blocks
 
     def launch(
         self, blocks: int, threads: int, arguments: Sequence[ctypes.Structure | ctypes.Array], *, early: bool
@@ -120,7 +116,7 @@ class Emulator:
             return self._build({"kernel.cu": source, **kept}, options, bug)
 
         def load(library: ctypes.CDLL, name: str, shared: int) -> Kernel:
-            return Kernel(library, shared, seed, processors)
+            return Kernel(library, shared, seed)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(nvrtc, "compile_source", build)

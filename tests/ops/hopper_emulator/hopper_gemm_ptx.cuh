@@ -5,8 +5,8 @@
 
 inline void barrier_arrive(u32 barrier, u32 rank) { machine::barrier_arrive(barrier, rank); }
 
-inline void copy_box_to(u32 blocks, u32 to, const TensorMap& map, int column, int row, u32 barrier) {
-    machine::copy_box(to, map, column, row, barrier, blocks);
+inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
+    machine::copy_box(to, map, column, row, barrier, 0, CLUSTER - 1);
 }
 
 inline void cluster_sync() { machine::meet_cluster(); }

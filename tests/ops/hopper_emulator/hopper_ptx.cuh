@@ -68,7 +68,7 @@ inline void barrier_wait(u32 barrier, u32 parity) { machine::barrier_wait(barrie
 
 inline void prefetch_map(const TensorMap&) {}
 inline void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
-    machine::copy_box(to, map, column, row, barrier, 1u << machine::own_rank());
+    machine::copy_box(to, map, column, row, barrier, machine::own_rank(), machine::own_rank());
 }
 
 inline void let_next_start() {}

@@ -4,13 +4,11 @@
 
 #include <utility>
 
-namespace {
-
-#ifdef CLUSTER_M
-constexpr u32 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N;
-#else
-constexpr u32 CLUSTER_SIZE = 1;
+#ifndef CLUSTER
+#define CLUSTER 1
 #endif
+
+namespace {
 
 template <typename... Parameters> constexpr u32 count(void (*)(Parameters...)) { return sizeof...(Parameters); }
 // All its parameters but the last are maps.
@@ -32,5 +30,5 @@ extern "C" __attribute__((visibility("default"))) const char* emulate(
     if (job_size != sizeof job) return "the host's Job has another size than the kernel's";
     for (u32 i = 0; i < MAPS; ++i) maps[i] = given[i];
     memcpy(&job, job_bytes, sizeof job);
-    return machine::run({blocks, threads, CLUSTER_SIZE, FIRST_DYNAMIC, shared_bytes, seed, thread});
+    return machine::run({blocks, threads, CLUSTER, FIRST_DYNAMIC, shared_bytes, seed, thread});
 }

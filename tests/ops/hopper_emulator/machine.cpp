@@ -378,11 +378,10 @@ void barrier_wait(u32 barrier, u32 parity) {
     wait_until([&own, parity] { return own.phase != parity; });
 }
 
-void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 blocks) {
+void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank) {
     if (to % 1024) fail("a swizzled box that doesn't start at a multiple of 1024 bytes");
-    if (blocks >> me->block->cluster->size()) fail("a copy to a block that the cluster doesn't have");
-    for (u32 rank = 0; rank < me->block->cluster->size(); ++rank) {
-        if (blocks >> rank & 1) copies.push_back(Copy{&(*me->block->cluster)[rank], map, column, row, to, barrier});
+    for (u32 rank = first_rank; rank <= last_rank; ++rank) {
+        copies.push_back(Copy{&(*me->block->cluster)[rank], map, column, row, to, barrier});
     }
     pause();
 }

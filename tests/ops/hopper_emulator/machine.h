@@ -48,8 +48,8 @@ void barrier_arrive(u32 barrier, u32 rank);
 void barrier_expect(u32 barrier, u32 bytes);
 void barrier_wait(u32 barrier, u32 parity);
 
-// Copies happen later, in any order. To the cluster's `blocks`, one bit each.
-void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 blocks);
+// Copies happen later, in any order. To the blocks of the cluster from `first_rank` to `last_rank`.
+void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank);
 u32 own_rank();
 
 // A warpgroup's product of matrices A (64, 16) and B (16, columns) of elements that `decode` reads, by

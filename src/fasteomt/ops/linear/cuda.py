@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product, zip_longest
 
 import torch
 from torch import Tensor
@@ -25,7 +24,6 @@ BLOCK_M, HALF_M, BLOCK_K, THREADS = 128, 64, 64, 384
 _BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
 _MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
 _ALTERNATE_N = (192, 160, 128, 96)  # a warpgroup has the sums of 128 rows
-_CLUSTERS = ((2, 1), (2, 2), (4, 1))  # `cluster_m` and `cluster_n`
 _UNIT_N = 32  # columns that are written at a time
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
@@ -33,7 +31,7 @@ _MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
 @dataclass(frozen=True)
 class Config:
-    """`cluster_m` blocks of a cluster share what they read of the weights, `cluster_n` what they read of x.
+    """`cluster`: blocks that share what they read of the weights.
 
     `lag`: steps by which the second half of a tile's rows runs behind the first, so that one half multiplies
     while the other's results are finished. `alternate`: instead, one warpgroup multiplies a whole tile while
@@ -41,16 +39,10 @@ class Config:
     """
 
     block_n: int
-    cluster_m: int
+    cluster: int
     lag: int
     stages: int
     alternate: bool = False
-    cluster_n: int = 1
-
-    @property
-    def cluster(self) -> int:
-        """Blocks of a cluster."""
-        return self.cluster_m * self.cluster_n
 
     @property
     def shared(self) -> int:
@@ -80,17 +72,13 @@ class Schedule:
     time: float
 
     @classmethod
-    def of(cls, m: int, n: int, rows: Rows | None, config: Config, room: int) -> Schedule:
-        """`room`: clusters that run at a time."""
+    def of(cls, m: int, n: int, rows: Rows | None, config: Config, processors: int) -> Schedule:
         row_tiles = tuple((rows or Rows(1, m, 0)).tiles(BLOCK_M))
         columns = math.ceil(n / config.block_n)
-        together = sum(count > HALF_M for _, count in row_tiles) // config.cluster_m
-        alone = [0.5 if count <= HALF_M else 1.0 for _, count in row_tiles[together * config.cluster_m :]]
-        groups, single = (
-            together * math.ceil(columns / config.cluster_n),
-            alone * math.ceil(columns / config.cluster),
-        )
-        clusters = min(room, groups + len(single))
+        together = sum(count > HALF_M for _, count in row_tiles) // config.cluster
+        alone = [0.5 if count <= HALF_M else 1.0 for _, count in row_tiles[together * config.cluster :]]
+        groups, single = together * columns, alone * math.ceil(columns / config.cluster)
+        clusters = min(processors // config.cluster, groups + len(single))
         time, spread = min((_time(groups, single, clusters, each), each) for each in range(1, clusters + 1))
         return cls(row_tiles, together, len(alone), columns, clusters, spread, time)
 
@@ -117,37 +105,37 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 
 def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     """What is worth timing, the best guess first."""
+    lag = 0 if problem.epilogue == "residual" else 2
     residual = problem.epilogue == "residual"
-    lag = 0 if residual else 2
+    limit = _MAX_RESIDUAL_N if residual else max(_BLOCK_N)
 
-    def ranked(widest: int, lag: int, alternate: bool = False) -> list[Config]:
-        sizes = (size for size in (_ALTERNATE_N if alternate else _BLOCK_N) if size <= widest)
-        found = [_config(target, size, shape, lag, alternate) for size, shape in product(sizes, _CLUSTERS)]
+    def ranked(sizes: Iterable[int], lag: int, alternate: bool = False) -> list[Config]:
+        found = [_config(target, size, 2, lag, alternate) for size in sizes]
         return sorted(found, key=lambda config: _cycles(target, problem, config))
 
-    usual = ranked(_MAX_RESIDUAL_N if residual else max(_BLOCK_N), lag)
+    usual = ranked((size for size in _BLOCK_N if size <= limit), lag)
+    others = [
+        _config(target, each.block_n, *other) for other in ((1, lag), (2, 2 - lag)) for each in usual[:2]
+    ]
+    if residual:
+        return (*usual, *others)
     widest = 160 if problem.epilogue == "rope" else max(_ALTERNATE_N)  # angles need registers
-    taking_turns = [] if residual else ranked(widest, 0, alternate=True)
-    both = [each for pair in zip_longest(usual, taking_turns) for each in pair if each is not None]
-    alone = [_config(target, each.block_n, (1, 1), each.lag, each.alternate) for each in both[:4]]
-    others = [_config(target, each.block_n, (each.cluster_m, each.cluster_n), 2 - lag) for each in usual[:3]]
-    return tuple(dict.fromkeys((*both[:6], *others, *alone, *both[6:])))
+    taking_turns = ranked((size for size in _ALTERNATE_N if size <= widest), 0, alternate=True)
+    alone = replace(taking_turns[0], cluster=1)
+    return (usual[0], *taking_turns[:3], usual[1], alone, *usual[2:], *taking_turns[3:], *others)
 
 
-def _config(
-    target: Target, block_n: int, cluster: tuple[int, int], lag: int, alternate: bool = False
-) -> Config:
+def _config(target: Target, block_n: int, cluster: int, lag: int, alternate: bool = False) -> Config:
     """With as many stages as fit beside the barriers, two of 8 bytes each."""
-    room = target.shared_memory - Config(block_n, 1, lag, 0).shared
-    stages = min(8, room // (_stage_bytes(block_n) + 16))
-    return Config(block_n, cluster[0], lag, stages, alternate, cluster[1])
+    room = target.shared_memory - Config(block_n, cluster, lag, 0).shared
+    return Config(block_n, cluster, lag, min(8, room // (_stage_bytes(block_n) + 16)), alternate)
 
 
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
     """A guess: tensor cores do a step of 64 in 4 cycles a column, L2 gives a processor 38 bytes a cycle, and
     filling the ring and finishing a tile take as long as some steps more."""
-    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors // config.cluster)
-    fetched = (BLOCK_M / config.cluster_n + config.block_n / config.cluster_m) * BLOCK_K * 2
+    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors)
+    fetched = (BLOCK_M + config.block_n / config.cluster) * BLOCK_K * 2
     step = max(4 * config.block_n, fetched / 38)
     return schedule.time * (problem.k / BLOCK_K + 4) * step
 
@@ -175,7 +163,7 @@ def run(
         tables = (turns.sin, turns.cos) if turns else (None, None)
         pointers = (0 if each is None else each.data_ptr() for each in (out, bias, scale, *tables))
         job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
-        share = launch.config.block_n // launch.config.cluster_m
+        share = launch.config.block_n // launch.config.cluster
         maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
         hopper.launch(launch.kernel, launch.blocks, THREADS, maps, job)
 
@@ -195,10 +183,9 @@ class _Launch:
 def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: int) -> _Launch:
     target = Target.of(torch.device("cuda", device))
     config = config or candidates(target, problem)[0]
-    table = _table_length(len((rows or Rows(1, problem.m, 0)).tiles(BLOCK_M)))
+    schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors)
+    table = _table_length(schedule)
     kernel = _kernel(config, problem.dtype, problem.epilogue, problem.head_dim, table, device)
-    room = kernel.clusters_at_a_time(config.cluster, THREADS)
-    schedule = Schedule.of(problem.m, problem.n, rows, config, room)
     tokens = (rows.patches, rows.extras) if rows else (problem.m, 0)
     dealt = (
         problem.n,
@@ -219,9 +206,9 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
     )
 
 
-def _table_length(row_tiles: int) -> int:
-    """Of the parameter that holds them; few lengths, since each is a kernel of its own."""
-    return max(32, 1 << (row_tiles - 1).bit_length())
+def _table_length(schedule: Schedule) -> int:
+    """Of the parameter that holds the row tiles; few lengths, since each is a kernel of its own."""
+    return max(32, 1 << (len(schedule.row_tiles) - 1).bit_length())
 
 
 @cache
@@ -238,8 +225,7 @@ def compiled(
     """The kernel's machine code; needs no GPU."""
     values: dict[str, object] = {
         "BLOCK_N": config.block_n,
-        "CLUSTER_M": config.cluster_m,
-        "CLUSTER_N": config.cluster_n,
+        "CLUSTER": config.cluster,
         "STAGES": config.stages,
         "LAG": config.lag,
         "ALTERNATE": int(config.alternate),

@@ -3,15 +3,13 @@
 // Blocks stay for the whole launch, one a multiprocessor. One thread of the last warpgroup copies tiles of x
 // and W into a ring of STAGES; the first two warpgroups multiply: each 64 of a tile's 128 rows, or, if they
 // ALTERNATE, every other tile as a whole, so that one multiplies while the other finishes its results. The ring
-// runs on from one tile into the next, so that the next one is being fetched while results are written. In a
-// cluster, blocks that work on the same columns each fetch their share of W for all of these, and blocks that work
-// on the same rows their share of x: reading from L2 is what limits otherwise. Weights are fetched before the
-// kernel that makes x has ended.
+// runs on from one tile into the next, so that the next one is being fetched while results are written. The
+// blocks of a cluster work on different rows and the same columns, and each fetches its share of W for all:
+// reading from L2 is what limits otherwise. Weights are fetched before the kernel that makes x has ended.
 //
 // Defined by who compiles this:
 //   BLOCK_N           columns of a tile, a multiple of 32 up to 256
-//   CLUSTER_M         blocks of a cluster with different rows and the same columns
-//   CLUSTER_N         blocks of a cluster with different columns and the same rows, 1 or 2
+//   CLUSTER           blocks of a cluster, 1 or 2
 //   STAGES, LAG       stages of the ring; by how many of them the second warpgroup runs behind the first
 //   ALTERNATE         0 or 1, with LAG 0 and without RESIDUAL
 //   TYPE              bf16 or f16, as PTX writes it
@@ -22,9 +20,9 @@
 #include "hopper_gemm_ptx.cuh"
 #include "hopper_tiles.cuh"
 
-constexpr int BLOCK_K = 64, HALF_M = 64, CLUSTER = CLUSTER_M * CLUSTER_N;
-constexpr int SHARE_N = BLOCK_N / CLUSTER_M, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
-constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2, STAGE_BYTES = 2 * HALF_BYTES + CLUSTER_M * SHARE_BYTES;
+constexpr int BLOCK_K = 64, HALF_M = 64;
+constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
+constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2, STAGE_BYTES = 2 * HALF_BYTES + CLUSTER * SHARE_BYTES;
 constexpr int CONSUMERS = 256, UNIT_N = 32;
 // Halves of a tile that a warpgroup multiplies, and warps of a block that give a stage back.
 constexpr int PARTS = ALTERNATE ? 2 : 1, READERS = CONSUMERS / 32 / PARTS;
@@ -47,7 +45,7 @@ struct Job {
     RowTile row_tiles[MAX_ROW_TILES];
 };
 
-// A tile's rows and first column; `shared`: other blocks of the cluster have these columns, or these rows.
+// A tile's rows and first column; `shared`: all blocks of the cluster have this column.
 struct Tile {
     RowTile at;
     int column;
@@ -56,12 +54,10 @@ struct Tile {
 
 #include "hopper_epilogue.cuh"
 
-// The tiles of this block. First the cluster's blocks take CLUSTER_M row tiles beside one another and CLUSTER_N
-// column tiles, for `together` groups of row tiles in turn, so that clusters that run at a time share columns too.
-// Then come the `alone` row tiles left, the small ones among them: the blocks have the same row tile, take columns
-// beside one another and fetch everything for themselves. The last `spread` clusters do these, since they have
-// fewer of the others. In either case a stage is given back to all blocks of the cluster, so that none runs
-// further ahead of another than the ring is long.
+// The tiles of this block. First the cluster's blocks take row tiles beside one another and share columns, for
+// `together` groups of row tiles in turn, so that clusters that run at a time share columns too. Then come the
+// `alone` row tiles left, the small ones among them: the blocks share the row tile and take columns beside one
+// another. The last `spread` clusters do these, since they have fewer of the others.
 struct Schedule {
     const Job& job;
     int rank, next_together, next_alone;
@@ -72,31 +68,24 @@ struct Schedule {
         next_alone = gridDim.x / CLUSTER - 1 - next_together;
         if (next_alone >= job.spread) next_alone = alone_items();
     }
-    // Of the blocks with the same columns, and of those with the same rows.
-    __device__ __forceinline__ int rank_m() const { return rank % CLUSTER_M; }
-    __device__ __forceinline__ int rank_n() const { return rank / CLUSTER_M; }
-
-    __device__ __forceinline__ int together_items() const {
-        return job.together * ((job.column_tiles + CLUSTER_N - 1) / CLUSTER_N);
-    }
     __device__ __forceinline__ int alone_items() const {
         return job.alone * ((job.column_tiles + CLUSTER - 1) / CLUSTER);
     }
 
     __device__ __forceinline__ bool has_more() const {
-        return next_together < together_items() || next_alone < alone_items();
+        return next_together < job.together * job.column_tiles || next_alone < alone_items();
     }
 
     // Blocks of a cluster have equally many; one that has nothing to do gets a tile without rows.
     __device__ __forceinline__ bool next(Tile& tile) {
-        tile.shared = next_together < together_items();
+        tile.shared = next_together < job.together * job.column_tiles;
         if (tile.shared) {
-            tile.at = job.row_tiles[next_together % job.together * CLUSTER_M + rank_m()];
-            tile.column = (next_together / job.together * CLUSTER_N + rank_n()) * BLOCK_N;
+            tile.at = job.row_tiles[next_together % job.together * CLUSTER + rank];
+            tile.column = next_together / job.together * BLOCK_N;
             next_together += gridDim.x / CLUSTER;
         } else if (next_alone < alone_items()) {
             const int column_tile = next_alone / job.alone * CLUSTER + rank;
-            tile.at = job.row_tiles[job.together * CLUSTER_M + next_alone % job.alone];
+            tile.at = job.row_tiles[job.together * CLUSTER + next_alone % job.alone];
             if (column_tile >= job.column_tiles) tile.at.rows = 0;
             tile.column = column_tile * BLOCK_N;
             next_alone += job.spread;
@@ -107,9 +96,6 @@ struct Schedule {
     }
 };
 
-// Blocks of a cluster, one bit each: those with the columns of its first block, those with its rows.
-constexpr u32 SAME_COLUMNS = (1 << CLUSTER_M) - 1, SAME_ROWS = CLUSTER_N > 1 ? 1 << CLUSTER_M | 1 : 1;
-
 __device__ __forceinline__ void produce(
     const TensorMap& x, const TensorMap& weight, const Job& job, u32 ring, u32 full, u32 empty
 ) {
@@ -119,20 +105,17 @@ __device__ __forceinline__ void produce(
     int ahead = job.steps < STAGES ? job.steps : STAGES; // steps of the first tile that fit into the ring
     while (schedule.next(tile)) {
         const int halves = (tile.at.rows + HALF_M - 1) / HALF_M;
-        const u32 bytes = halves > 0 ? halves * HALF_BYTES + CLUSTER_M * SHARE_BYTES : 0;
+        const u32 bytes = halves > 0 ? halves * HALF_BYTES + CLUSTER * SHARE_BYTES : 0;
         const auto fetch_weight = [&](int step, const Cursor& to) {
             const u32 place = ring + to.stage * STAGE_BYTES + 2 * HALF_BYTES, barrier = full + 8 * to.stage;
             const int k = step * BLOCK_K;
             barrier_wait(empty + 8 * to.stage, to.parity ^ 1);
             barrier_arrive_expecting(barrier, bytes);
-            if (CLUSTER_M > 1 && tile.shared) {
-                const int share = schedule.rank_m();
-                copy_box_to(
-                    SAME_COLUMNS << schedule.rank_n() * CLUSTER_M, place + share * SHARE_BYTES, weight, k,
-                    tile.column + share * SHARE_N, barrier
-                );
+            if (CLUSTER > 1 && tile.shared) {
+                const int share = schedule.rank;
+                copy_box_to_all(place + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
             } else if (halves > 0) {
-                for (int share = 0; share < CLUSTER_M; ++share) {
+                for (int share = 0; share < CLUSTER; ++share) {
                     copy_box(place + share * SHARE_BYTES, weight, k, tile.column + share * SHARE_N, barrier);
                 }
             }
@@ -140,15 +123,6 @@ __device__ __forceinline__ void produce(
         const auto fetch_x = [&](int step, const Cursor& to) {
             const u32 place = ring + to.stage * STAGE_BYTES, barrier = full + 8 * to.stage;
             const int k = step * BLOCK_K;
-            if (CLUSTER_N > 1 && tile.shared) {
-                // Tiles that clusters share have both halves.
-                const int half = schedule.rank_n();
-                copy_box_to(
-                    SAME_ROWS << schedule.rank_m(), place + half * HALF_BYTES, x, k, tile.at.first + half * HALF_M,
-                    barrier
-                );
-                return;
-            }
             if (halves > 0) copy_box(place, x, k, tile.at.first, barrier);
             if (halves > 1) copy_box(place + HALF_BYTES, x, k, tile.at.first + HALF_M, barrier);
         };

@@ -12,13 +12,12 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
                  : "memory");
 }
 
-// To the same place in the cluster's `blocks`, a bit each, whose barriers each count the bytes.
-__device__ __forceinline__ void copy_box_to(
-    u32 blocks, u32 to, const TensorMap& map, int column, int row, u32 barrier
-) {
+// To the same place in all blocks of the cluster, each of whose barriers counts the bytes.
+__device__ __forceinline__ void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
+    constexpr unsigned short ALL = (1 << CLUSTER) - 1;
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<unsigned short>(blocks))
+                 "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ALL)
                  : "memory");
 }
 
