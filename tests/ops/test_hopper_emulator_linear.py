@@ -57,6 +57,27 @@ CASES = {
     "plain, taking turns, few columns": Case(
         Rows(2, 64, 5), 96, 400, Config(64, 2, 0, 4, alternate=True), "", processors=2
     ),
+    "residual, two blocks a processor": Case(
+        Rows(3, 128, 5), 160, 264, Config(128, 1, 0, 3, resident=2), "residual", processors=2
+    ),
+    "residual, taking turns": Case(
+        Rows(3, 128, 5), 192, 264, Config(96, 2, 0, 3, alternate=True), "residual", FP16
+    ),
+    "residual, split": Case(Rows(2, 128, 5), 192, 400, Config(128, 1, 0, 3, block_m=64), "residual"),
+    "residual, split, shared": Case(
+        Rows(3, 64, 5), 192, 136, Config(64, 2, 0, 4, block_m=64), "residual", FP16, processors=2
+    ),
+    "gelu, split": Case(Rows(2, 128, 5), 256, 200, Config(256, 1, 0, 3, block_m=64), "gelu", processors=3),
+    "rope, split": Case(Rows(2, 64, 7), 192, 200, Config(192, 1, 0, 3, block_m=64), "rope", processors=3),
+    "rope, two blocks a processor": Case(
+        Rows(2, 128, 5), 192, 200, Config(96, 1, 0, 3, resident=2), "rope", FP16, processors=2
+    ),
+    "rope, half tiles taking turns": Case(
+        Rows(2, 128, 5), 384, 200, Config(192, 1, 0, 3, alternate=True, block_m=64), "rope", processors=3
+    ),
+    "gelu, half tiles taking turns, shared": Case(
+        Rows(3, 64, 5), 384, 264, Config(128, 2, 0, 4, alternate=True, block_m=64), "gelu", FP16
+    ),
     "plain, widest": Case(Rows(1, 200, 0), 320, 640, Config(256, 2, 2, 2), "", FP16, processors=2),
     "plain, no cluster": Case(Rows(3, 64, 5), 96, 512, Config(96, 1, 2, 4), "", processors=3),
 }
@@ -107,7 +128,7 @@ SMALL = Case(Rows(3, 128, 5), 192, 512, Config(64, 2, 2, 3))
 BUGS: dict[str, tuple[Edit, ...]] = {
     "a stage is given back while it is read": (
         (
-            "if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);",
+            "if (step > start && lane < CLUSTER) barrier_arrive(finished, lane);",
             "if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);",
         ),
         (
@@ -116,12 +137,12 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "a stage is given back twice": (
-        ("if (step > 0 && lane < CLUSTER) barrier_arrive", "if (lane < CLUSTER) barrier_arrive"),
+        ("if (step > start && lane < CLUSTER) barrier_arrive", "if (lane < CLUSTER) barrier_arrive"),
     ),
     "a stage is given back to the own block only": (
         (
-            "if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane)",
-            "if (step > 0 && lane < 1) barrier_arrive(finished, lane)",
+            "if (step > start && lane < CLUSTER) barrier_arrive(finished, lane)",
+            "if (step > start && lane < 1) barrier_arrive(finished, lane)",
         ),
     ),
     "the other block's readers aren't waited for": (("CLUSTER * READERS);", "READERS);"),),
@@ -140,6 +161,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "who isn't next looks at the ring": (
         ("if (follows || (lags && group == 1)) wait_for_other(group);", ""),
     ),
+    "both warpgroups start at the bias": (("SPLIT && group == 1, acc[part]", "false, acc[part]"),),
+    "sums are passed before all have been left": (("        meet_other();\n", ""),),
     "rows beyond a tile are written": (("return row + 8 * half < rows;", "return true;"),),
     "lanes that skip a tile give its stages back before others look": (
         (
@@ -148,12 +171,16 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "results are read before all lanes have written them": (
-        ("            }\n            __syncwarp();\n#pragma", "            }\n#pragma"),
+        ("        }\n        __syncwarp();\n#pragma", "        }\n#pragma"),
     ),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_finds_a_planted_bug(bug: str) -> None:
-    case = CASES["gelu, taking turns"] if "isn't next" in bug else SMALL
+    case = SMALL
+    if "isn't next" in bug:
+        case = CASES["gelu, taking turns"]
+    if "bias" in bug or "passed" in bug:
+        case = CASES["gelu, split"]
     assert any(wrong(case, seed, BUGS[bug]) for seed in range(8))

@@ -14,6 +14,9 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 
+struct float4 {
+    float x, y, z, w;
+};
 struct float2 {
     float x, y;
 };
@@ -103,10 +106,12 @@ inline void store_matrices(u32 address, const u32 (&value)[4]) {
         memcpy(machine::shared(addresses[8 * matrix + lane / 4] + lane % 4 * 4, 4), &value[matrix], 4);
     }
 }
-inline void store_shared(u32 address, float value) {
+template <typename T> void store_as(u32 address, const T& value) {
+    if (address % sizeof value) machine::fail("a store to an address that isn't aligned to its size");
     machine::pause();
-    memcpy(machine::shared(address, 4), &value, 4);
+    memcpy(machine::shared(address, sizeof value), &value, sizeof value);
 }
+inline void store_shared(u32 address, float value) { store_as(address, value); }
 template <typename T> T load_as(u32 address) {
     T out;
     if (address % sizeof out) machine::fail("a load from an address that isn't aligned to its size");

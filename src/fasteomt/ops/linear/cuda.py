@@ -20,11 +20,15 @@ from fasteomt.ops.target import Target
 
 BIAS_DTYPE: torch.dtype | None = torch.float32
 _FILES = ("hopper_gemm.cu", "hopper_gemm_ptx.cuh", "hopper_epilogue.cuh")
-BLOCK_M, HALF_M, BLOCK_K, THREADS = 128, 64, 64, 384
+BLOCK_M, HALF_M, BLOCK_K = 128, 64, 64
 _BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
 _MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
 _ALTERNATE_N = (192, 160, 128, 96)  # a warpgroup has the sums of 128 rows
+_HALF_N = (256, 192, 128, 64)  # of tiles of 64 rows
+_RESIDENT_N = (128, 96)  # two blocks share the registers
+_RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 _UNIT_N = 32  # columns that are written at a time
+_EXCHANGE_BYTES = 2 * 256 * 8 * 4  # where warpgroups that split K leave sums to one another
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
@@ -35,7 +39,9 @@ class Config:
 
     `lag`: steps by which the second half of a tile's rows runs behind the first, so that one half multiplies
     while the other's results are finished. `alternate`: instead, one warpgroup multiplies a whole tile while
-    the other finishes the one before; pays where a block has several tiles.
+    the other finishes the one before; pays where a block has several tiles. `block_m`: rows of a tile, 128 or
+    64; if 64 and not `alternate`, each warpgroup does every other step of K. `resident`: blocks that share a
+    processor, each with one tile, so that one multiplies while the other starts or finishes.
     """
 
     block_n: int
@@ -43,15 +49,29 @@ class Config:
     lag: int
     stages: int
     alternate: bool = False
+    block_m: int = BLOCK_M
+    resident: int = 1
+
+    @property
+    def split(self) -> bool:
+        """Whether warpgroups share K."""
+        return self.block_m == HALF_M and not self.alternate
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 384 if self.resident == 1 else 288
 
     @property
     def shared(self) -> int:
         """Dynamic shared memory, bytes, 1024 of them to align the ring."""
-        return self.stages * _stage_bytes(self.block_n) + _STAGING_BYTES + 1024
+        exchange = _EXCHANGE_BYTES if self.split else 0
+        return self.stages * self.stage_bytes + exchange + _STAGING_BYTES + 1024
 
-
-def _stage_bytes(block_n: int) -> int:
-    return (BLOCK_M + block_n) * BLOCK_K * 2
+    @property
+    def stage_bytes(self) -> int:
+        """What a step of K needs of x and of the weights."""
+        return (self.block_m + self.block_n) * BLOCK_K * 2
 
 
 @dataclass(frozen=True)
@@ -60,7 +80,7 @@ class Schedule:
 
     `row_tiles`: (first row, rows) of each. Clusters take `together` groups of them with each column tile, and
     the `alone` others with a group of column tiles; the last `spread` clusters take these. `time`: of the
-    cluster that has most to do, in tiles of 128 rows.
+    cluster that has most to do, in whole tiles.
     """
 
     row_tiles: tuple[tuple[int, int], ...]
@@ -73,11 +93,19 @@ class Schedule:
 
     @classmethod
     def of(cls, m: int, n: int, rows: Rows | None, config: Config, processors: int) -> Schedule:
-        row_tiles = tuple((rows or Rows(1, m, 0)).tiles(BLOCK_M))
+        row_tiles = tuple((rows or Rows(1, m, 0)).tiles(config.block_m))
         columns = math.ceil(n / config.block_n)
-        together = sum(count > HALF_M for _, count in row_tiles) // config.cluster
-        alone = [0.5 if count <= HALF_M else 1.0 for _, count in row_tiles[together * config.cluster :]]
+        together = sum(count > config.block_m - HALF_M for _, count in row_tiles) // config.cluster
+        alone = [
+            math.ceil(count / HALF_M) / (config.block_m // HALF_M)
+            for _, count in row_tiles[together * config.cluster :]
+        ]
         groups, single = together * columns, alone * math.ceil(columns / config.cluster)
+        if config.resident > 1:  # one item each
+            time = (groups * config.cluster + sum(single)) / processors
+            return cls(
+                row_tiles, together, len(alone), columns, groups + len(single), max(1, len(single)), time
+            )
         clusters = min(processors // config.cluster, groups + len(single))
         time, spread = min((_time(groups, single, clusters, each), each) for each in range(1, clusters + 1))
         return cls(row_tiles, together, len(alone), columns, clusters, spread, time)
@@ -105,38 +133,46 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 
 def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     """What is worth timing, the best guess first."""
-    lag = 0 if problem.epilogue == "residual" else 2
     residual = problem.epilogue == "residual"
-    limit = _MAX_RESIDUAL_N if residual else max(_BLOCK_N)
+    lag = 0 if residual else 2
 
-    def ranked(sizes: Iterable[int], lag: int, alternate: bool = False) -> list[Config]:
-        found = [_config(target, size, 2, lag, alternate) for size in sizes]
-        return sorted(found, key=lambda config: _cycles(target, problem, config))
+    def ranked(configs: Iterable[Config]) -> list[Config]:
+        return sorted(configs, key=lambda config: _cycles(target, problem, config))
 
-    usual = ranked((size for size in _BLOCK_N if size <= limit), lag)
-    others = [
-        _config(target, each.block_n, *other) for other in ((1, lag), (2, 2 - lag)) for each in usual[:2]
+    sizes = [size for size in _BLOCK_N if size <= (_MAX_RESIDUAL_N if residual else max(_BLOCK_N))]
+    usual = ranked(_config(target, size, 2, lag) for size in sizes)
+    taking_turns = ranked(_config(target, size, 2, alternate=True) for size in _ALTERNATE_N)
+    half = ranked(_config(target, size, 2, alternate=True, block_m=HALF_M) for size in _HALF_N)
+    split = ranked(_config(target, size, 2, block_m=HALF_M) for size in _HALF_N if problem.k > BLOCK_K)
+    sharing = [
+        _config(target, size, resident=2) for size in _RESIDENT_N if size == 96 or problem.head_dim <= 64
     ]
-    if residual:
-        return (*usual, *others)
-    widest = 160 if problem.epilogue == "rope" else max(_ALTERNATE_N)  # angles need registers
-    taking_turns = ranked((size for size in _ALTERNATE_N if size <= widest), 0, alternate=True)
-    alone = replace(taking_turns[0], cluster=1)
-    return (usual[0], *taking_turns[:3], usual[1], alone, *usual[2:], *taking_turns[3:], *others)
+    kinds = (split, usual, taking_turns, half) if residual else (half, usual, taking_turns, split)
+    best = [each for kind in kinds for each in kind[:2]]
+    alone = [replace(each, cluster=1) for each in best]
+    rest = [each for kind in kinds for each in kind[2:]]
+    others = [replace(each, lag=2 - lag) for each in usual[:2]]
+    return tuple(dict.fromkeys((*best, *sharing[:1], *alone, *rest, *others, *sharing)))
 
 
-def _config(target: Target, block_n: int, cluster: int, lag: int, alternate: bool = False) -> Config:
+def _config(
+    target: Target, block_n: int, cluster: int = 1, lag: int = 0, *,
+    alternate: bool = False, block_m: int = BLOCK_M, resident: int = 1,
+) -> Config:  # fmt: skip
     """With as many stages as fit beside the barriers, two of 8 bytes each."""
-    room = target.shared_memory - Config(block_n, cluster, lag, 0).shared
-    return Config(block_n, cluster, lag, min(8, room // (_stage_bytes(block_n) + 16)), alternate)
+    block = (target.shared_memory + _RESERVED) // resident - _RESERVED
+    config = Config(block_n, cluster, lag, 0, alternate, block_m, resident)
+    return replace(config, stages=min(8, (block - config.shared) // (config.stage_bytes + 16)))
 
 
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
-    """A guess: tensor cores do a step of 64 in 4 cycles a column, L2 gives a processor 38 bytes a cycle, and
-    filling the ring and finishing a tile take as long as some steps more."""
+    """A guess: tensor cores do a step of 64 for 128 rows in 4 cycles a column. Shared memory passes 128 bytes
+    a cycle; all are written once, and read by each product of 64 rows. Filling the ring and finishing a tile
+    take as long as some steps more."""
     schedule = Schedule.of(problem.m, problem.n, None, config, target.processors)
-    fetched = (BLOCK_M + config.block_n / config.cluster) * BLOCK_K * 2
-    step = max(4 * config.block_n, fetched / 38)
+    halves = config.block_m // HALF_M
+    read = halves * (HALF_M + config.block_n) * BLOCK_K * 2
+    step = max(2 * halves * config.block_n, (config.stage_bytes + read) / 128)
     return schedule.time * (problem.k / BLOCK_K + 4) * step
 
 
@@ -165,7 +201,7 @@ def run(
         job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
         share = launch.config.block_n // launch.config.cluster
         maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
-        hopper.launch(launch.kernel, launch.blocks, THREADS, maps, job)
+        hopper.launch(launch.kernel, launch.blocks, launch.config.threads, maps, job)
 
 
 @dataclass(frozen=True)
@@ -229,6 +265,8 @@ def compiled(
         "STAGES": config.stages,
         "LAG": config.lag,
         "ALTERNATE": int(config.alternate),
+        "HALVES": config.block_m // HALF_M,
+        "RESIDENT": config.resident,
         "HEAD_DIM": head_dim,
         "MAX_ROW_TILES": table,
         **hopper.operands("BLOCK", "acc", config.block_n // 2),

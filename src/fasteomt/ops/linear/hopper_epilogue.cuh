@@ -19,11 +19,11 @@ __device__ __forceinline__ float gelu(float x) {
 struct Place {
     int first, rows, column, columns, lane, warp_row, row, lane_column;
 
-    // `from`: the tile's row where the warpgroup's begin.
-    __device__ __forceinline__ Place(const Tile& tile, const Job& job, int from)
-        : first(tile.at.first), rows(tile.at.rows), column(tile.column), columns(job.columns - tile.column) {
+    // The tile's row and column where the warpgroup's begin.
+    __device__ __forceinline__ Place(const Tile& tile, const Job& job, int from_row, int from_column)
+        : first(tile.at.first), rows(tile.at.rows), column(tile.column + from_column), columns(job.columns - column) {
         lane = threadIdx.x % 32;
-        warp_row = from + threadIdx.x % 128 / 32 * 16;
+        warp_row = from_row + threadIdx.x % 128 / 32 * 16;
         row = warp_row + lane / 4;
         lane_column = lane % 4 * 2;
     }
@@ -33,11 +33,12 @@ struct Place {
 };
 
 // Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
-__device__ __forceinline__ void start_sums(const Job& job, const Place& at, float (&acc)[BLOCK_N / 2]) {
+__device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N / 2]) {
+    const Place at(tile, job, 0, 0);
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
         float2 bias = make_float2(0.0f, 0.0f);
-        if (job.bias && at.has(group)) {
+        if (job.bias && !at_zero && at.has(group)) {
             bias = *reinterpret_cast<const float2*>(job.bias + at.column + 8 * group + at.lane_column);
         }
         acc[4 * group] = acc[4 * group + 2] = bias.x;
@@ -47,11 +48,15 @@ __device__ __forceinline__ void start_sums(const Job& job, const Place& at, floa
 
 #if RESIDUAL
 
-// What is needed after the sums and loaded before: the residual stream, and of the scale a share that each lane
-// of a warp has.
+// Where registers allow, the residual stream is loaded before the sums; else L2 adds to it.
+#define LOADS_STREAM (RESIDENT == 1 && !ALTERNATE)
+
+// What is needed after the sums and loaded before; of the scale, a share that each lane of a warp has.
 struct Before {
-    float2 stream[BLOCK_N / 8][2];
-    float scale[BLOCK_N / 32];
+    float scale[OWN_N / 32];
+#if LOADS_STREAM
+    float2 stream[OWN_N / 8][2];
+#endif
 };
 
 __device__ __forceinline__ float2* stream_at(const Job& job, const Place& at, int group, int half) {
@@ -63,12 +68,13 @@ __device__ __forceinline__ float2* stream_at(const Job& job, const Place& at, in
 
 __device__ __forceinline__ void load_before(const Job& job, const Place& at, Before& before) {
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 32; ++i) {
+    for (int i = 0; i < OWN_N / 32; ++i) {
         const int column = at.column + 32 * i + at.lane;
         before.scale[i] = job.scale && column < job.columns ? job.scale[column] : 1.0f;
     }
+#if LOADS_STREAM
 #pragma unroll
-    for (int group = 0; group < BLOCK_N / 8; ++group) {
+    for (int group = 0; group < OWN_N / 8; ++group) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (at.writes(half) && at.has(group)) {
@@ -76,26 +82,31 @@ __device__ __forceinline__ void load_before(const Job& job, const Place& at, Bef
             }
         }
     }
+#endif
 }
 
 // `staging`: of this warp, for the scale.
 __device__ __forceinline__ void write(
-    const Job& job, const Place& at, const float (&acc)[BLOCK_N / 2], const Before& before, u32 staging
+    const Job& job, const Place& at, const float (&acc)[OWN_N / 2], const Before& before, u32 staging
 ) {
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 32; ++i) store_shared(staging + 4 * (32 * i + at.lane), before.scale[i]);
+    for (int i = 0; i < OWN_N / 32; ++i) store_shared(staging + 4 * (32 * i + at.lane), before.scale[i]);
     __syncwarp();
 #pragma unroll
-    for (int group = 0; group < BLOCK_N / 8; ++group) {
+    for (int group = 0; group < OWN_N / 8; ++group) {
         if (!at.has(group)) break;
         const float2 scale = load_shared_pair(staging + 4 * (8 * group + at.lane_column));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (!at.writes(half)) continue;
-            float2 sum = before.stream[group][half];
-            sum.x = fmaf(scale.x, acc[4 * group + 2 * half], sum.x);
-            sum.y = fmaf(scale.y, acc[4 * group + 2 * half + 1], sum.y);
-            *stream_at(job, at, group, half) = sum;
+            float2* const to = stream_at(job, at, group, half);
+            const float x = acc[4 * group + 2 * half], y = acc[4 * group + 2 * half + 1];
+#if LOADS_STREAM
+            const float2 before_it = before.stream[group][half];
+            *to = make_float2(fmaf(scale.x, x, before_it.x), fmaf(scale.y, y, before_it.y));
+#else
+            add_in_memory(to, scale.x * x, scale.y * y);
+#endif
         }
     }
     __syncwarp();
@@ -103,9 +114,14 @@ __device__ __forceinline__ void write(
 
 #else
 
+struct Before {};
+
+__device__ __forceinline__ void load_before(const Job&, const Place&, Before&) {}
+
 #if ROPE
-// Units of columns after which a thread's angles repeat; all of them where heads don't start with tiles.
-constexpr int PERIOD = BLOCK_N % HEAD_DIM == 0 ? HEAD_DIM / UNIT_N : BLOCK_N / UNIT_N;
+
+// Groups of columns after which a thread's angles repeat; all of them where heads don't start with tiles.
+constexpr int PERIOD = OWN_N % HEAD_DIM == 0 ? HEAD_DIM / 8 : OWN_N / 8;
 
 // The patch of a row, or -1 for an extra token: even crops start with patches, odd ones with extras.
 __device__ __forceinline__ int patch_of(const Job& job, int row) {
@@ -113,14 +129,48 @@ __device__ __forceinline__ int patch_of(const Job& job, int row) {
     const int patch = row - crop * tokens - (crop & 1) * job.extras;
     return patch >= 0 && patch < job.patches ? patch : -1;
 }
+
+// Turns the pairs of columns before `rotated` by the angles of their rows' patches.
+__device__ __forceinline__ void finish(const Job& job, const Place& at, float (&acc)[OWN_N / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int patch = at.writes(half) ? patch_of(job, at.first + at.row + 8 * half) : -1;
+        if (patch < 0) continue;
+#pragma unroll
+        for (int phase = 0; phase < PERIOD; ++phase) {
+            const int column = at.column + 8 * phase + at.lane_column;
+            const int angle = patch * (HEAD_DIM / 2) + column % HEAD_DIM / 2;
+            if (at.column + 8 * phase >= job.rotated) break;
+            const float sin = job.sin[angle], cos = job.cos[angle];
+#pragma unroll
+            for (int group = phase; group < OWN_N / 8; group += PERIOD) {
+                if (at.column + 8 * group >= job.rotated) break;
+                float* const pair = acc + 4 * group + 2 * half;
+                const float first = pair[0];
+                pair[0] = first * cos - pair[1] * sin;
+                pair[1] = pair[1] * cos + first * sin;
+            }
+        }
+    }
+}
+
+#elif GELU
+
+__device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[OWN_N / 2]) {
+#pragma unroll
+    for (float& sum : acc) sum = gelu(sum);
+}
+
 #else
-constexpr int PERIOD = 1;
+
+__device__ __forceinline__ void finish(const Job&, const Place&, float (&)[OWN_N / 2]) {}
+
 #endif
 
 // One warp's 16 rows go to memory in units of 32 columns by way of `staging`, so that each lane writes 16 bytes
 // and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
 __device__ __forceinline__ void write(
-    const Job& job, const Place& at, const float (&acc)[BLOCK_N / 2], u32 staging
+    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before&, u32 staging
 ) {
     // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
     const int store_row = at.lane % 16, store_chunk = at.lane / 16;
@@ -128,73 +178,32 @@ __device__ __forceinline__ void write(
     const u32 load_from = staging + load_row * 64 + ((load_chunk ^ (load_row / 2 & 3)) * 16);
     unsigned short* const out = static_cast<unsigned short*>(job.out) +
                                 (at.first + at.warp_row + load_row) * job.out_stride + at.column + load_chunk * 8;
-#if ROPE
-    int patch[2];
+    finish(job, at, acc);
+    __syncwarp(); // rows of extra tokens took another way
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        patch[half] = at.writes(half) ? patch_of(job, at.first + at.row + 8 * half) : -1;
-    }
-#endif
+    for (int unit = 0; unit < OWN_N / UNIT_N; ++unit) {
+        if (!at.has(unit * 4)) break;
 #pragma unroll
-    for (int phase = 0; phase < PERIOD; ++phase) {
-#if ROPE
-        float sin[UNIT_N / 8][2], cos[UNIT_N / 8][2];
+        for (int pair = 0; pair < 2; ++pair) {
+            u32 packed[4];
 #pragma unroll
-        for (int group = 0; group < UNIT_N / 8; ++group) {
-            const int column = at.column + phase * UNIT_N + 8 * group + at.lane_column;
+            for (int i = 0; i < 4; ++i) {
+                const int sum = 4 * (unit * 4 + pair * 2) + 2 * i;
+                packed[i] = pack(acc[sum], acc[sum + 1]);
+            }
+            const int chunk = pair * 2 + store_chunk;
+            store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);
+        }
+        __syncwarp();
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const bool turns = patch[half] >= 0 && at.column < job.rotated;
-                const int angle = patch[half] * (HEAD_DIM / 2) + column % HEAD_DIM / 2;
-                sin[group][half] = turns ? job.sin[angle] : 0.0f;
-                cos[group][half] = turns ? job.cos[angle] : 1.0f;
+        for (int half = 0; half < 2; ++half) {
+            // 8 rows on, the swizzle is the same.
+            const uint4 value = load_shared(load_from + half * 8 * 64);
+            if (at.writes(half)) {
+                *reinterpret_cast<uint4*>(out + half * 8 * job.out_stride + unit * UNIT_N) = value;
             }
         }
-#endif
-#pragma unroll
-        for (int unit = phase; unit < BLOCK_N / UNIT_N; unit += PERIOD) {
-            if (!at.has(unit * 4)) break;
-#if ROPE
-            const bool turned = at.column + unit * UNIT_N < job.rotated;
-#endif
-#pragma unroll
-            for (int pair = 0; pair < 2; ++pair) {
-                u32 packed[4];
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const int group = unit * 4 + pair * 2 + i;
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        float a = acc[4 * group + 2 * half];
-                        float b = acc[4 * group + 2 * half + 1];
-#if GELU
-                        a = gelu(a);
-                        b = gelu(b);
-#elif ROPE
-                        if (turned) {
-                            const float s = sin[pair * 2 + i][half], c = cos[pair * 2 + i][half];
-                            const float first = a;
-                            a = a * c - b * s;
-                            b = b * c + first * s;
-                        }
-#endif
-                        packed[i * 2 + half] = pack(a, b);
-                    }
-                }
-                const int chunk = pair * 2 + store_chunk;
-                store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);
-            }
-            __syncwarp();
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                // 8 rows on, the swizzle is the same.
-                const uint4 value = load_shared(load_from + half * 8 * 64);
-                if (at.writes(half)) {
-                    *reinterpret_cast<uint4*>(out + half * 8 * job.out_stride + unit * UNIT_N) = value;
-                }
-            }
-            __syncwarp();
-        }
+        __syncwarp();
     }
 }
 

@@ -1,8 +1,9 @@
 // One linear layer for Hopper (sm_90a): x (M, K) W (N, K)^T + bias, and what follows it.
 //
-// Blocks stay for the whole launch, one a multiprocessor. One thread of the last warpgroup copies tiles of x
+// Blocks stay for the whole launch, one a multiprocessor; or two share one, and each does one tile. One thread of the last warps copies tiles of x
 // and W into a ring of STAGES; the first two warpgroups multiply: each 64 of a tile's 128 rows, or, if they
-// ALTERNATE, every other tile as a whole, so that one multiplies while the other finishes its results. The ring
+// ALTERNATE, every other tile as a whole, so that one multiplies while the other finishes its results. Tiles of 64
+// rows that they share are SPLIT: each does every other step, and then they add their sums. The ring
 // runs on from one tile into the next, so that the next one is being fetched while results are written. The
 // blocks of a cluster work on different rows and the same columns, and each fetches its share of W for all:
 // reading from L2 is what limits otherwise. Weights are fetched before the kernel that makes x has ended.
@@ -11,21 +12,32 @@
 //   BLOCK_N           columns of a tile, a multiple of 32 up to 256
 //   CLUSTER           blocks of a cluster, 1 or 2
 //   STAGES, LAG       stages of the ring; by how many of them the second warpgroup runs behind the first
-//   ALTERNATE         0 or 1, with LAG 0 and without RESIDUAL
+//   HALVES            of 64 rows that a tile has: 2, or 1 with LAG 0
+//   ALTERNATE         0 or 1, with LAG 0. Tiles that are SPLIT have columns in multiples of 64
+//   RESIDENT          blocks of a multiprocessor, 1 or 2
 //   TYPE              bf16 or f16, as PTX writes it
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none; HEAD_DIM: of ROPE
 //   MAX_ROW_TILES     length of the table of tiles
 //   BLOCK_...         operands of a product, as ops/hopper.py writes them, whose sums are `acc`
+
+#define SPLIT (HALVES == 1 && !ALTERNATE)
 
 #include "hopper_gemm_ptx.cuh"
 #include "hopper_tiles.cuh"
 
 constexpr int BLOCK_K = 64, HALF_M = 64;
 constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
-constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2, STAGE_BYTES = 2 * HALF_BYTES + CLUSTER * SHARE_BYTES;
-constexpr int CONSUMERS = 256, UNIT_N = 32;
+constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2;
+constexpr int STAGE_BYTES = HALVES * HALF_BYTES + CLUSTER * SHARE_BYTES;
+constexpr int CONSUMERS = 256, COPIERS = RESIDENT == 1 ? 128 : 32, UNIT_N = 32;
+// A warpgroup gives a stage back when it has begun with its next one.
+static_assert(STAGES >= (SPLIT ? 3 : 2));
 // Halves of a tile that a warpgroup multiplies, and warps of a block that give a stage back.
-constexpr int PARTS = ALTERNATE ? 2 : 1, READERS = CONSUMERS / 32 / PARTS;
+constexpr int PARTS = ALTERNATE ? HALVES : 1, READERS = CONSUMERS / 32 / (ALTERNATE || SPLIT ? 2 : 1);
+// Columns of which a warpgroup finishes the sums, and steps from one of its own to the next.
+constexpr int OWN_N = BLOCK_N / (SPLIT ? 2 : 1), STRIDE = SPLIT ? 2 : 1;
+// Sums that a thread passes to the other warpgroup at a time, and where.
+constexpr int PASSED = 8, EXCHANGE_BYTES = SPLIT ? 2 * CONSUMERS * PASSED * 4 : 0;
 
 struct RowTile {
     int first, rows;
@@ -107,7 +119,7 @@ __device__ __forceinline__ void produce(
         const int halves = (tile.at.rows + HALF_M - 1) / HALF_M;
         const u32 bytes = halves > 0 ? halves * HALF_BYTES + CLUSTER * SHARE_BYTES : 0;
         const auto fetch_weight = [&](int step, const Cursor& to) {
-            const u32 place = ring + to.stage * STAGE_BYTES + 2 * HALF_BYTES, barrier = full + 8 * to.stage;
+            const u32 place = ring + to.stage * STAGE_BYTES + HALVES * HALF_BYTES, barrier = full + 8 * to.stage;
             const int k = step * BLOCK_K;
             barrier_wait(empty + 8 * to.stage, to.parity ^ 1);
             barrier_arrive_expecting(barrier, bytes);
@@ -141,18 +153,19 @@ __device__ __forceinline__ void produce(
     }
 }
 
-// Adds the products of a whole K to the sums of COUNT halves of a tile, from row `first` of the tile on. Tells
-// the other warpgroup when it has begun with step `telling`, if there is one.
+// Adds the products of a whole K, or of a warpgroup's steps of it, to the sums of COUNT halves of a tile, from row
+// `first` of the tile on. Tells the other warpgroup when it has begun with step `telling`, if there is one.
 template <int COUNT>
 __device__ __forceinline__ void multiply_all(
     float (&acc)[PARTS][BLOCK_N / 2], int group, int first, int steps, int telling, Cursor& at, u32 ring, u32 full,
     u32 empty
 ) {
     const int lane = threadIdx.x % 32;
+    const int start = SPLIT ? group : 0;
     u32 finished = empty;
-    for (int step = 0; step < steps; ++step) {
+    for (int step = start; step < steps; step += STRIDE) {
         const u32 stage = ring + at.stage * STAGE_BYTES;
-        const u64 a = descriptor(stage + first / HALF_M * HALF_BYTES), b = descriptor(stage + 2 * HALF_BYTES);
+        const u64 a = descriptor(stage + first / HALF_M * HALF_BYTES), b = descriptor(stage + HALVES * HALF_BYTES);
         barrier_wait(full + 8 * at.stage, at.parity);
         multiply_fence();
 #pragma unroll
@@ -166,21 +179,58 @@ __device__ __forceinline__ void multiply_all(
         multiply_commit();
         if (step == telling) tell_other(group);
         multiply_wait<1>();
-        if (step > 0 && lane < CLUSTER) barrier_arrive(finished, lane);
+        if (step > start && lane < CLUSTER) barrier_arrive(finished, lane);
         finished = empty + 8 * at.stage;
-        at.advance();
+#pragma unroll
+        for (int i = 0; i < STRIDE; ++i) at.advance();
     }
 #pragma unroll
     for (int part = 0; part < COUNT; ++part) multiply_wait(acc[part]);
     if (lane < CLUSTER) barrier_arrive(finished, lane);
 }
 
-__device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 empty, u32 staging) {
+// Both warpgroups have sums of all columns: each leaves one half of them to the other and adds what it gets of its
+// own, PASSED at a time, by way of `exchange`, one half of which is written while the other may still be read. These
+// times are even in number, so that the same holds from one tile to the next.
+__device__ __forceinline__ void exchange_sums(
+    int group, const float (&acc)[BLOCK_N / 2], float (&own)[OWN_N / 2], u32 exchange
+) {
+#if SPLIT
+    static_assert(OWN_N / 2 % (2 * PASSED) == 0);
+    const u32 thread = threadIdx.x % 128;
+#pragma unroll
+    for (int from = 0; from < OWN_N / 2; from += PASSED) {
+        const u32 room = exchange + from / PASSED % 2 * (EXCHANGE_BYTES / 2);
+#pragma unroll
+        for (int i = 0; i < PASSED; i += 4) {
+            float4 others;
+            others.x = group == 0 ? acc[OWN_N / 2 + from + i] : acc[from + i];
+            others.y = group == 0 ? acc[OWN_N / 2 + from + i + 1] : acc[from + i + 1];
+            others.z = group == 0 ? acc[OWN_N / 2 + from + i + 2] : acc[from + i + 2];
+            others.w = group == 0 ? acc[OWN_N / 2 + from + i + 3] : acc[from + i + 3];
+            store_shared(room + ((group * PASSED + i) / 4 * 128 + thread) * 16, others);
+        }
+        meet_other();
+#pragma unroll
+        for (int i = 0; i < PASSED; i += 4) {
+            const float4 got = load_shared_floats(room + (((1 - group) * PASSED + i) / 4 * 128 + thread) * 16);
+            own[from + i] = got.x + (group == 0 ? acc[from + i] : acc[OWN_N / 2 + from + i]);
+            own[from + i + 1] = got.y + (group == 0 ? acc[from + i + 1] : acc[OWN_N / 2 + from + i + 1]);
+            own[from + i + 2] = got.z + (group == 0 ? acc[from + i + 2] : acc[OWN_N / 2 + from + i + 2]);
+            own[from + i + 3] = got.w + (group == 0 ? acc[from + i + 3] : acc[OWN_N / 2 + from + i + 3]);
+        }
+    }
+#endif
+}
+
+__device__ __forceinline__ void consume(
+    const Job& job, u32 ring, u32 full, u32 empty, u32 staging, u32 exchange
+) {
     // The shuffle tells the compiler that it is the same in a warp.
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
     // A ring's length behind, the second warpgroup would keep the first one from every stage.
     const int lag = job.steps >= 2 * STAGES ? LAG : 0;
-    const int first = ALTERNATE ? 0 : group * HALF_M;
+    const int first = ALTERNATE || SPLIT ? 0 : group * HALF_M;
     const u32 own_staging = staging + threadIdx.x / 32 * 16 * UNIT_N * 2;
     Schedule schedule(job);
     Cursor at;
@@ -194,50 +244,54 @@ __device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 
         const bool follows = ALTERNATE && number > 0, leads = ALTERNATE && schedule.has_more();
         if (tile.at.rows <= first) {
             if (follows) wait_for_other(group);
-            for (int step = 0; step < job.steps; ++step) {
+            for (int step = 0; step < job.steps; ++step, at.advance()) {
+                if (SPLIT && step % 2 != group) continue;
                 barrier_wait(full + 8 * at.stage, at.parity);
                 __syncwarp();
                 if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);
-                at.advance();
             }
             if (leads) tell_other(group);
             continue;
         }
         const bool lags = lag && tile.at.rows > HALF_M;
-        const Place place(tile, job, first);
         float acc[PARTS][BLOCK_N / 2];
 #pragma unroll
-        for (int part = 0; part < PARTS; ++part) start_sums(job, place, acc[part]);
+        for (int part = 0; part < PARTS; ++part) start_sums(job, tile, SPLIT && group == 1, acc[part]);
+        const Place place(tile, job, first, SPLIT ? group * OWN_N : 0);
         wait_for_inputs();
-#if RESIDUAL
         Before before;
         load_before(job, place, before);
-#endif
         if (follows || (lags && group == 1)) wait_for_other(group);
         const int telling = leads ? job.steps - 1 : lags && group == 0 ? lag - 1 : -1;
         const bool whole = PARTS > 1 && tile.at.rows > HALF_M;
+        Cursor own = at;
+        if (SPLIT && group == 1) own.advance();
         if (whole) {
-            multiply_all<PARTS>(acc, group, first, job.steps, telling, at, ring, full, empty);
+            multiply_all<PARTS>(acc, group, first, job.steps, telling, own, ring, full, empty);
         } else {
-            multiply_all<1>(acc, group, first, job.steps, telling, at, ring, full, empty);
+            multiply_all<1>(acc, group, first, job.steps, telling, own, ring, full, empty);
         }
-#if RESIDUAL
-        write(job, place, acc[0], before, own_staging);
+        at.advance(job.steps);
+#if SPLIT
+        float sums[OWN_N / 2];
+        exchange_sums(group, acc[0], sums, exchange);
+        write(job, place, sums, before, own_staging);
 #else
-        write(job, place, acc[0], own_staging);
-        if (whole) write(job, Place(tile, job, HALF_M), acc[PARTS - 1], own_staging);
+        write(job, place, acc[0], before, own_staging);
+        if (whole) write(job, Place(tile, job, HALF_M, 0), acc[PARTS - 1], before, own_staging);
 #endif
+        if (RESIDENT > 1) return; // one tile each: needs no registers for what comes after it
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS + 128, 1) linear(
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS + COPIERS, RESIDENT) linear(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ Job job
 ) {
     extern __shared__ unsigned char memory[];
     __shared__ alignas(8) u64 barriers[2 * STAGES];
     // Swizzling goes by address: the ring starts at a multiple of 1024 bytes.
     const u32 ring = (shared_address(memory) + 1023) & ~1023u;
-    const u32 staging = ring + STAGES * STAGE_BYTES;
+    const u32 exchange = ring + STAGES * STAGE_BYTES, staging = exchange + EXCHANGE_BYTES;
     const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
 
     if (threadIdx.x == CONSUMERS) {
@@ -252,13 +306,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS
     }
     cluster_sync();
 
-    // 128 x 40 + 256 x 232 registers are those that 384 threads start with, 168 each.
+    // 128 x 40 + 256 x 232 registers are those that 384 threads start with, 168 each. A block of two has too few
+    // to start with for that: instead of a warpgroup, only a warp of it copies, and all have 96.
     if (threadIdx.x >= CONSUMERS) {
-        fewer_registers<40>();
+        if (RESIDENT == 1) fewer_registers<40>();
         if (threadIdx.x == CONSUMERS) produce(x, weight, job, ring, full, empty);
     } else {
-        more_registers<232>();
-        consume(job, ring, full, empty, staging);
+        if (RESIDENT == 1) more_registers<232>();
+        consume(job, ring, full, empty, staging, exchange);
     }
     // The other block may still arrive at barriers here.
     cluster_sync();

@@ -34,6 +34,8 @@ __device__ __forceinline__ void wait_for_other(int group) {
     asm volatile("bar.sync %0, 256;" ::"r"(2 - group) : "memory");
 }
 
+__device__ __forceinline__ void meet_other() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
+
 // The accumulators are operands so that the compiler reads none of them earlier.
 __device__ __forceinline__ void multiply_wait(float (&acc)[BLOCK_N / 2]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : BLOCK_SUMS::"memory");
@@ -44,8 +46,27 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b
     asm volatile(MULTIPLY(BLOCK_N, 1, OF_SHARED(BLOCK)) : BLOCK_SUMS : "l"(a), "l"(b) : "memory");
 }
 
+__device__ __forceinline__ void store_shared(u32 address, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+
+__device__ __forceinline__ float4 load_shared_floats(u32 address) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
 __device__ __forceinline__ float2 load_shared_pair(u32 address) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
     return v;
+}
+
+// Where no other thread adds at the same time, the result is as certain as that of a load and a store.
+__device__ __forceinline__ void add_in_memory(float2* to, float x, float y) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 }
