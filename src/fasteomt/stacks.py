@@ -45,6 +45,7 @@ class Stack:
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
     logits: the format in which mask logits leave the network.
     graph: replay one CUDA graph, rather than launch kernel by kernel.
+    chains: of crops side by side on a GPU, see `engine.chains`, where their number can be divided by it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Stack:
     add: str = "add_norm"
     logits: str = "fp32"
     graph: bool = False
+    chains: int = 1
 
     def plan(self, spec: ModelSpec, target: Target, table: Table | None = None) -> Plan:
         """Every site of the model, in execution order, in groups that one implementation computes.
@@ -65,7 +67,8 @@ class Stack:
         """
         if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
-        return resolved(spec, Plan(tuple(_Grouping(self, spec, target).groups())), target, table)
+        groups = tuple(_Grouping(self, spec, target).groups())
+        return resolved(spec, Plan(groups), target, table, chains=self.chains)
 
 
 class _Grouping:
@@ -187,6 +190,7 @@ ALIASES = {"r2": "torch_bf16", "r11": "bf16", "r12": "fp16"}
 
 # What 'A+B' makes of stack A.
 VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
+    "chains": lambda stack: replace(stack, chains=2),
     "head16": lambda stack: replace(stack, logits=stack.late or stack.recipe),
 }
 

@@ -111,7 +111,7 @@ def run(*jobs: Job, **options: Any) -> list[Finding]:
 
 
 @pytest.mark.usefixtures("race")
-@pytest.mark.parametrize("job", [GELU, ROPE, RESIDUAL, HEAD])
+@pytest.mark.parametrize("job", [GELU, ROPE, RESIDUAL, HEAD, replace(GELU, chains=2)])
 def test_what_fails_is_told_and_left_out_and_the_fastest_wins(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,9 +129,11 @@ def test_what_fails_is_told_and_left_out_and_the_fastest_wins(
 
 @pytest.mark.usefixtures("race")
 def test_the_table_has_the_best_of_each_implementation(caplog: pytest.LogCaptureFixture) -> None:
-    table = table_from(run(GELU, RESIDUAL), DEVICE)
+    table = table_from(run(GELU, RESIDUAL, replace(HEAD, chains=2)), DEVICE)
     assert table.best("linear", GELU.problem) == ("swift", {"delay_ms": 0})
     assert table.best("linear", RESIDUAL.problem) == ("swift", {"delay_ms": 0})
+    assert table.best("linear", HEAD.problem) is None
+    assert table.ranked("linear", HEAD.problem, 2)[0].implementation == "swift"
     assert table.config_for("linear", "plain", GELU.problem) is None
     assert {entry.implementation for entry in table.entries} == {"swift", "plain"}
     plain = next(entry for entry in table.entries if entry.implementation == "plain")

@@ -91,6 +91,23 @@ def test_every_way_to_fuse_is_near_the_reference(rope: str, add: str) -> None:
     assert ours < MARGIN * torchs, (ours, torchs)
 
 
+@pytest.mark.parametrize("crops", [2, 4, 5])
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_chains_are_near_the_reference_and_repeat_bit_for_bit(name: str, crops: int) -> None:
+    spec = ModelSpec.from_name("vitb16", depth=4)
+    images = torch.randn(crops, 3, 512, 512, device=GPU)
+    plain = replace(stack_of(LADDER / "round1_torch_cleanup"), recipe=name)
+    ours, torchs = errors(spec, images, get_stack(f"{name}+chains"), plain)
+    assert ours < MARGIN * torchs, (ours, torchs)
+    engine = Engine(spec, random_checkpoint(spec).weights, get_stack(f"{name}+chains"), GPU)
+    first = engine.logits(images)
+    for _ in range(20):
+        for one, other in zip(first, engine.logits(images), strict=True):
+            assert torch.equal(one, other)
+    for one, other in zip(first, engine.eager_logits(images), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_each_launch_is_one_kernel_of_its_group() -> None:
     """Else a plan's groups aren't what runs."""
     spec = ModelSpec.from_name("vitb16", depth=4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -17,8 +18,10 @@ from fasteomt.bench.lock import gpu_lock
 from fasteomt.bench.telemetry import Sample
 from fasteomt.bench.timer import Candidate, CudaClock, estimate, measure, rotations
 from fasteomt.bench.worker import WorkerSpoilt
+from fasteomt.engine.tuning import problem_key
 from fasteomt.errors import brief, one_line
 from fasteomt.ops import attention, implementation, linear
+from fasteomt.ops.early import ordinary_launches
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
@@ -30,11 +33,20 @@ _FINALISTS = 3
 
 @dataclass(frozen=True)
 class Job:
-    """A problem of op 'linear' or 'attention'; `rows`: how its rows lie, None outside of blocks."""
+    """A problem of op 'linear' or 'attention'.
+
+    rows: how its rows lie, None outside of blocks. chains: that run side by side, this one among them.
+    """
 
     op: str
     problem: Any
     rows: Rows | None
+    chains: int = 1
+
+    @property
+    def key(self) -> str:
+        """Names it in a table."""
+        return problem_key(self.problem, self.chains)
 
     @property
     def flops(self) -> float:
@@ -234,7 +246,7 @@ class _QuietClock(CudaClock):
 def time_choices(
     job: Job, choices: Sequence[Choice], device: torch.device, seconds: float
 ) -> tuple[dict[Choice, float], dict[Choice, str]]:
-    """Seconds a call by choice, and why others have none.
+    """Seconds a call by choice, and why others have none; of chains, the time that each call adds.
 
     All get a rough estimate; the fastest of all and the best of each implementation are then timed in turns.
     """
@@ -253,7 +265,13 @@ def time_choices(
                 kind = getattr(module, "BIAS_DTYPE", None)
                 if kind not in sets:
                     sets[kind] = case.sets(module, l2_bytes)
-                candidates[choice] = Candidate(choice.name, case.call(module, choice.config), sets[kind])
+                call, inputs = case.call(module, choice.config), sets[kind]
+                if job.chains == 1:
+                    candidates[choice] = Candidate(choice.name, call, inputs)
+                else:
+                    beside = _SideBySide(call, inputs, job.chains, device)
+                    times = math.ceil(len(inputs) / _SideBySide.CALLS)
+                    candidates[choice] = Candidate(choice.name, beside, [()] * times)
                 rough[choice] = estimate(candidates[choice], device, mode=mode, clock=clock)
             except Exception as error:
                 failures[choice] = brief(f"{type(error).__name__}: {one_line(error)}")
@@ -264,7 +282,43 @@ def time_choices(
             return {}, failures
         final = [candidates[choice] for choice in finalists]
         timings = measure(final, device, mode=mode, seconds=seconds, rounds=2, clock=clock)
-    return {choice: timings[choice.name].median for choice in finalists}, failures
+    calls = 1 if job.chains == 1 else job.chains * _SideBySide.CALLS
+    return {choice: timings[choice.name].median / calls for choice in finalists}, failures
+
+
+class _SideBySide:
+    """As many calls on each of several streams, as chains of crops make them."""
+
+    CALLS = 8
+
+    def __init__(
+        self, call: Call, sets: Sequence[tuple[Tensor, ...]], chains: int, device: torch.device
+    ) -> None:
+        self._call, self._sets, self._next = call, sets, 0
+        # Weights are the same for all; activations, the first and the last, are a chain's own.
+        self._own = [(sets[0][0].clone(), sets[0][-1].clone()) for _ in range(chains)]
+        self._streams = [torch.cuda.Stream(device) for _ in self._own] if device.type == "cuda" else []
+
+    def __call__(self) -> None:
+        weights = [self._sets[(self._next + i) % len(self._sets)][1:-1] for i in range(self.CALLS)]
+        self._next += self.CALLS
+        for i, (x, out) in enumerate(self._own):
+            with self._beside(i):
+                for number, some in enumerate(weights):
+                    with ordinary_launches() if number == 0 else nullcontext():
+                        self._call(x, *some, out)
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    @contextmanager
+    def _beside(self, number: int) -> Iterator[None]:
+        """On a stream of its own, where there are any, after all that the current one has to do."""
+        if not self._streams:
+            yield
+            return
+        self._streams[number].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._streams[number]):
+            yield
 
 
 def _finalists(rough: dict[Choice, float]) -> list[Choice]:

@@ -16,7 +16,6 @@ import torch
 
 from fasteomt.bench.kernel_cases import Choice, Job, check, prepare
 from fasteomt.bench.worker import CallFailed, WorkerLost
-from fasteomt.engine.tuning import problem_key
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ class Finding:
 
     def leave_out(self, choice: Choice, reason: str) -> None:
         self.left_out[choice] = reason
-        logger.warning("%s %s: %s: %s", self.job.op, problem_key(self.job.problem), choice.name, reason)
+        logger.warning("%s %s: %s: %s", self.job.op, self.job.key, choice.name, reason)
 
     @property
     def ranked(self) -> list[tuple[Choice, float]]:

@@ -22,7 +22,8 @@ from fasteomt.bench.kernel_checks import Asker, Checks, Finding, Progress, share
 from fasteomt.bench.worker import CallFailed, Worker
 from fasteomt.capabilities import hardware_name, installed_version
 from fasteomt.engine.asked import asked
-from fasteomt.engine.tuning import Entry, Table, problem_key
+from fasteomt.engine.binding import crops_of_chain
+from fasteomt.engine.tuning import Entry, Table
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops import implementation
@@ -46,17 +47,19 @@ def jobs_of(
     Raises:
         InputError: a stack that is no program of kernels.
     """
-    found: dict[tuple[str, object], Job] = {}
+    found: dict[Job, None] = {}
     stacks, crops = list(stacks), list(crops)
     for spec in specs:
         for stack in stacks:
             if stack.recipe == "fp32":
                 raise InputError(f"stack '{stack.name}' is no program of kernels: choose another")
             plan = stack.plan(spec, target, Table())
-            for one in (one for count in crops for one in asked(spec, plan, count)):
-                if one.op in OPS:
-                    found.setdefault((one.op, one.problem), Job(one.op, one.problem, one.rows))
-    return list(found.values())
+            for count in crops:
+                each = crops_of_chain(count, stack.chains)
+                for one in asked(spec, plan, each):
+                    if one.op in OPS:
+                        found[Job(one.op, one.problem, one.rows, count // each)] = None
+    return list(found)
 
 
 def choices_of(job: Job, target: Target, most: int) -> list[Choice]:
@@ -105,7 +108,7 @@ def tune(
         if reason is None:
             findings.append(Finding(job, choices_of(job, target, most)))
         else:
-            logger.warning("%s %s: can't be checked: %s", job.op, problem_key(job.problem), reason)
+            logger.warning("%s %s: can't be checked: %s", job.op, job.key, reason)
     running = [start() for _ in range(max(1, min(workers, len(findings))))]
     shares = shares_of(findings, len(running))
     try:
@@ -162,7 +165,7 @@ def table_from(findings: Iterable[Finding], device: torch.device) -> Table:
     entries = [
         Entry(
             finding.job.op,
-            problem_key(finding.job.problem),
+            finding.job.key,
             choice.implementation,
             None if choice.config is None else asdict(choice.config),
             round(seconds * 1e6, 3),

@@ -109,11 +109,9 @@ class _Progress:
 
 def show(findings: list[Finding]) -> None:
     """Print who won each problem."""
-    from fasteomt.engine.tuning import problem_key
-
     table = Lines("op", "problem", "fastest", "us", "TFLOP/s", "then")
     for finding in findings:
-        problem = problem_key(finding.job.problem)
+        problem = finding.job.key
         if not finding.ranked:
             table.add_row(finding.job.op, problem, "not measured", "", "", "")
             continue

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fasteomt.engine.chains import Chains
 from fasteomt.engine.packing import Packing
-from fasteomt.engine.program import Buffer, Launch, Program
+from fasteomt.engine.program import Buffer, Launch, Places, Program
 from fasteomt.engine.tuning import Table, tuned_config
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.reference import rope_tables
@@ -51,9 +52,13 @@ Find = Callable[[Group, str, object, Rows | None], tuple[ModuleType, dict[str, A
 
 
 def bind(
-    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int, table: Table
-) -> Program:
+    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int, table: Table,
+    *, chains: int = 1,
+) -> Program | Chains:  # fmt: skip
     """The program of a plan for `crops` crops of `size` x `size` pixels, in configurations of `table`.
+
+    Args:
+        chains: of crops side by side, where their number can be divided by it.
 
     Raises:
         InputError: groups that no op computes, formats that don't meet, or crops without a whole patch.
@@ -61,14 +66,27 @@ def bind(
     """
     if size < spec.patch_size:
         raise InputError(f"crops of {size} pixels: {spec.name} has patches of {spec.patch_size}")
-    target = Target.of(device)
+    target, each = Target.of(device), crops_of_chain(crops, chains)
 
     def find(group: Group, op: str, problem: object, _: Rows | None) -> tuple[ModuleType, dict[str, Any]]:
         module = implementation(op, group.implementation, target, problem)
-        config = tuned_config(table, target, op, group.implementation, problem)
+        config = tuned_config(table, target, op, group.implementation, problem, crops // each)
         return module, {} if config is None else {"config": config}
 
-    return Binder(spec, plan, packing, device, crops, size, find).bind()
+    if each == crops:
+        return Binder(spec, plan, packing, device, crops, size, find).bind()
+    whole = Binder(spec, plan, packing, device, crops, size, find).places
+    programs = [
+        Binder(spec, plan, packing, device, each, size, find, whole.part(start, start + each)).bind()
+        for start in range(0, crops, each)
+    ]
+    classes = whole.classes[..., : programs[0].classes.shape[-1]]
+    return Chains(whole.crops, whole.masks, classes, programs)
+
+
+def crops_of_chain(crops: int, chains: int) -> int:
+    """All of them, where they can't be divided among `chains`."""
+    return crops // chains if crops % chains == 0 else crops
 
 
 class Binder:
@@ -76,15 +94,14 @@ class Binder:
 
     def __init__(
         self, spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int,
-        find: Find,
+        find: Find, places: Places | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.plan, self.packing, self.device = spec, plan, packing, device
         self.find = find
         self.crops, self.side = crops, size // spec.patch_size
         self.sites = {site.name: site for site in sites(spec)}
         self.rows = Rows(crops, self.side**2, spec.num_prefix_tokens)
-        seen = self.side * spec.patch_size  # pixels past the last whole patch are not
-        self.input = torch.zeros(crops, 3, seen, seen, dtype=torch.float32, device=device)
+        self.places = places or self._places()
         self.memory: dict[object, Tensor] = {}
         self.launches: list[Launch] = []
         # Of the group that is being bound:
@@ -97,8 +114,6 @@ class Binder:
         self.queries: Buffer
         self.embedding: Buffer
         self.rotation: Rotation
-        self.masks: Tensor
-        self.classes: Tensor
 
     def bind(self) -> Program:
         for group in self.plan.groups:
@@ -114,7 +129,21 @@ class Binder:
         # Launches may hold this binder: it mustn't hold them, or a program's memory would wait for the
         # garbage collector.
         launches, self.launches = tuple(self.launches), []
-        return Program(self.input, self.masks, self.classes, launches, fork, join)
+        classes = self.places.classes[..., : len(self.spec.class_ids) + 1]
+        return Program(self.places.crops, self.places.masks, classes, launches, fork, join)
+
+    def _places(self) -> Places:
+        spec, crops, queries = self.spec, self.crops, self.spec.num_queries
+        seen = self.side * spec.patch_size  # pixels past the last whole patch are not
+        given = DTYPES[self.plan.groups[-1].recipe]  # what comes after the network takes this
+        size = self.side << spec.num_upscale_blocks
+        head = next(group for group in self.plan.groups if group.sites == ("head.class",))
+        padded = self.packing.outputs([self.sites["head.class"]])
+        return Places(
+            torch.zeros(crops, 3, seen, seen, dtype=torch.float32, device=self.device),
+            torch.empty(crops, queries, size, size, dtype=given, device=self.device),
+            torch.empty(crops, queries, padded, dtype=DTYPES[head.recipe], device=self.device),
+        )
 
     def _bind_group(self) -> None:
         names = self.group.sites
@@ -163,10 +192,11 @@ class Binder:
     # Each of the following binds one kind of group.
 
     def _patches(self) -> None:
-        size, patch = self.input.shape[-1], self.spec.patch_size
+        crops, patch = self.places.crops, self.spec.patch_size
+        size = crops.shape[-1]
         module = self._find("patches", patches.Problem(self.crops, size, patch, self.dtype))
         out = self._buffer("patches", self.crops * self.side**2, 3 * patch**2)
-        self._launch(lambda: module.run(self.input, out.tensor, patch))
+        self._launch(lambda: module.run(crops, out.tensor, patch))
         self.current = out
 
     def _linear(self) -> None:
@@ -201,17 +231,18 @@ class Binder:
         if epilogue == "residual":
             options["scale"] = self.packing.layer_scale(parts[-1])
             out = self.stream
+        elif name == "head.class":
+            logits = self.places.classes.flatten(0, 1)
+            out = Buffer(name, tuple(logits.shape), logits.dtype, logits)
         else:
             out = self._buffer(name, m, n)
         self._launch(
             lambda: module.run(x(), dense.weight, dense.bias, out.tensor, **options), side=side
         )  # fmt: skip
-        if name == "head.class":
-            self.classes = out.tensor[:, : dense.outputs].unflatten(0, (self.crops, -1))
+        if name == "head.class" or epilogue == "residual":
+            pass
         elif side:
             self.queries = out
-        elif epilogue == "residual":
-            pass
         elif name.endswith((".proj", ".fc2", ".w3")):
             self.delta = out
         elif name.startswith("head.up"):
@@ -343,7 +374,7 @@ class Binder:
         depthwise, norm, product = (self.sites[name] for name in self.group.sites)
         if product.name != "head.einsum":
             raise self._no_op((depthwise.op, norm.op, product.op))
-        spec, masks = self.spec, self._new_masks()
+        spec, masks = self.spec, self.places.masks
         grid, count = Grid(self.crops, self.side, spec.num_upscale_blocks), spec.num_queries
         problem = depthwise_masks.Problem(grid, count, spec.embed_dim, self.dtype, masks.dtype)
         module, tuned = self.find(self.group, "depthwise_masks", problem, None)
@@ -356,16 +387,9 @@ class Binder:
         self._launch(lambda: module.run(features(), taps, eps, folded.tensor, sums, masks, grid, **tuned))
 
     def _mask_logits(self) -> None:
-        spec, masks = self.spec, self._new_masks()
+        spec, masks = self.spec, self.places.masks
         grid = Grid(self.crops, self.side, spec.num_upscale_blocks)
         problem = mask_logits.Problem(grid, spec.num_queries, spec.embed_dim, self.dtype, masks.dtype)
         module = self._find("mask_logits", problem)
         queries, features = (one.read(self.group, self.dtype) for one in (self.queries, self.current))
         self._launch(lambda: module.run(queries(), features(), masks, grid))
-
-    def _new_masks(self) -> Tensor:
-        given = DTYPES[self.plan.groups[-1].recipe]  # what comes after the network takes this
-        size = self.side << self.spec.num_upscale_blocks
-        shape = (self.crops, self.spec.num_queries, size, size)
-        self.masks = torch.empty(shape, dtype=given, device=self.device)
-        return self.masks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fasteomt.engine.chains import Chains
 from fasteomt.engine.kernels import Kernels
 from fasteomt.engine.program import Program
 from fasteomt.errors import InputError, UnsupportedError, brief
@@ -91,7 +92,9 @@ class Engine:
         else:
             try:
                 with torch.no_grad(), self._arithmetic():
-                    self._kernels = Kernels(spec, weights, self.plan, device, graph=stack.graph)
+                    self._kernels = Kernels(
+                        spec, weights, self.plan, device, graph=stack.graph, chains=stack.chains
+                    )
             except UnsupportedError as error:
                 plain = f"torch_{stack.recipe}"
                 remedy = "" if stack.name == plain else f", or --stack {plain}, torch's own kernels"
@@ -127,7 +130,7 @@ class Engine:
             return self._kernels.logits(crops, eager=True)
 
     @torch.inference_mode()
-    def program(self, crops: int) -> Program:
+    def program(self, crops: int) -> Program | Chains:
         """The launches for so many crops.
 
         Raises:

@@ -54,6 +54,20 @@ def _name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a program reads its crops and leaves its results: as in `Program`, but classes (B, Q, N) with the
+    padding that the class head's product writes."""
+
+    crops: Tensor
+    masks: Tensor
+    classes: Tensor
+
+    def part(self, start: int, end: int) -> Places:
+        """Those of some crops."""
+        return Places(self.crops[start:end], self.masks[start:end], self.classes[start:end])
+
+
+@dataclass(frozen=True)
 class Launch:
     """What one group does at run time. `side`: independent of the launches after it up to the next join."""
 
@@ -89,13 +103,14 @@ class Program:
         self._stream = torch.cuda.Stream(crops.device) if crops.is_cuda else None
 
     @torch.inference_mode()
-    def run(self, mark: Mark = lambda group: nullcontext()) -> tuple[Tensor, Tensor]:
+    def run(self, mark: Mark = lambda group: nullcontext(), *, joins: bool = False) -> tuple[Tensor, Tensor]:
         """Launch everything on the current stream; the small side branch beside the large one.
 
         Args:
             mark: gives a context manager that is entered around each group's launch, for profilers.
+            joins: the current stream waits for another one here.
         """
-        _run(self._before, mark)
+        _run(self._before, mark, joins=joins)
         if self._stream is None:
             _run(self._side, mark)
             _run(self._middle, mark)

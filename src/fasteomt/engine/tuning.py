@@ -30,10 +30,12 @@ SHIPPED = Path(__file__).resolve().parent.parent / "assets" / "kernels"
 Config = dict[str, Any] | None
 
 
-def problem_key(problem: object) -> str:
-    """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0'."""
+def problem_key(problem: object, chains: int = 1) -> str:
+    """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0', with
+    'chains=2' at the end where kernels run beside those of another chain."""
     assert is_dataclass(problem)
-    return ",".join(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))
+    parts = [f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem)]
+    return ",".join(parts + [f"chains={chains}"] * (chains > 1))
 
 
 # What grows with the number of crops, and the formats that the same kernels compute in the same time.
@@ -92,12 +94,12 @@ class Table:
             found.setdefault((op, _family(key)), []).append(key)
         return found
 
-    def ranked(self, op: str, problem: object) -> list[Entry]:
-        """All that was measured on a problem, the fastest first.
+    def ranked(self, op: str, problem: object, chains: int = 1) -> list[Entry]:
+        """All that was measured on a problem, beside as many chains, the fastest first.
 
         Where nothing was, on the one nearest in size that differs in size and 16-bit format alone.
         """
-        key = problem_key(problem)
+        key = problem_key(problem, chains)
         if (op, key) in self._ranked:
             return self._ranked[op, key]
         relatives = self._relatives.get((op, _family(key)), [])
@@ -110,9 +112,10 @@ class Table:
         found = self.ranked(op, problem)
         return (found[0].implementation, found[0].config) if found else None
 
-    def config_for(self, op: str, name: str, problem: object) -> Config:
+    def config_for(self, op: str, name: str, problem: object, chains: int = 1) -> Config:
         """The best configuration of implementation `name`; None if there is none."""
-        return next((e.config for e in self.ranked(op, problem) if e.implementation == name), None)
+        found = self.ranked(op, problem, chains)
+        return next((entry.config for entry in found if entry.implementation == name), None)
 
     def over(self, other: Table) -> Table:
         """This table, with `other`'s entries on problems that this one has none on."""
@@ -193,9 +196,11 @@ def table_for(target: Target) -> Table:
     return next((table_of(device) for device in devices if Target.of(device) == target), Table())
 
 
-def tuned_config(table: Table, target: Target, op: str, name: str, problem: object) -> object | None:
+def tuned_config(
+    table: Table, target: Target, op: str, name: str, problem: object, chains: int = 1
+) -> object | None:
     """What implementation `name` is to be run with, one of its `candidates`; None for its own choice."""
-    found = table.config_for(op, name, problem)
+    found = table.config_for(op, name, problem, chains)
     return None if found is None else _candidate(target, op, name, problem, json.dumps(found, sort_keys=True))
 
 
