@@ -47,6 +47,10 @@ def add_norm(
     columns = tl.max_contiguous(tl.arange(0, BLOCK), 4)
     real = columns < CHANNELS
     let_next_start()
+    # Before inputs are there, unless the delta's scale takes the registers.
+    if scale is None:
+        gain = tl.load(weight + columns, mask=real, other=0.0)
+        offset = tl.load(bias + columns, mask=real, other=0.0)
     # One value for the whole row: a load that isn't wanted costs nothing.
     picked = row
     kept = real
@@ -64,8 +68,9 @@ def add_norm(
         value += tl.load(initial + (-1 - picked) * CHANNELS + columns, mask=real & (picked < 0), other=0.0)
     if x_out is not None:
         tl.store(x_out + row * CHANNELS + columns, value, mask=real)
-    gain = tl.load(weight + columns, mask=real, other=0.0)
-    offset = tl.load(bias + columns, mask=real, other=0.0)
+    if scale is not None:
+        gain = tl.load(weight + columns, mask=real, other=0.0)
+        offset = tl.load(bias + columns, mask=real, other=0.0)
     mean = tl.sum(value, axis=0) / CHANNELS
     centred = tl.where(real, value - mean, 0.0)
     variance = tl.sum(centred * centred, axis=0) / CHANNELS
