@@ -27,6 +27,7 @@ METRICS = {
     "train_img_s": Metric("img/s", rate=True, gates=TRAINING_GATES),
     "step_ms": Metric("ms", rate=False, gates=TRAINING_GATES),
     "kernel_us": Metric("us", rate=False, gates=()),
+    "ready_s": Metric("s", rate=False, gates=()),
 }
 
 # What stacks are compared with. These have no plan, since their arithmetic isn't ours.

@@ -11,6 +11,7 @@ import torch
 from fasteomt.bench.ceilings import measure_ceilings
 from fasteomt.bench.ladder import patch_of, stack_of
 from fasteomt.bench.profile_rows import stack_profile_rows
+from fasteomt.bench.ready import ready_rows
 from fasteomt.bench.results import GateRecord, Measured
 from fasteomt.bench.rows import model_rows
 from fasteomt.checkpoint import resolve
@@ -42,6 +43,9 @@ def measure_change(
         "--gate", action="append", default=[], type=Path, metavar="FILE",
         help="verdicts on these models, from fasteomt gate --json; may be repeated",
     )  # fmt: skip
+    p.add_argument(
+        "--ready", action="store_true", help="also how long new processes take to their first result: minutes"
+    )
     args = p.parse_args()
     log_progress()
 
@@ -62,6 +66,8 @@ def measure_change(
                 )  # fmt: skip
             for stack in stacks:
                 yield from stack_profile_rows(checkpoint, model, device, stack, crops=2)
+            if args.ready:
+                yield from ready_rows(name, device, own, crops=2)
 
     def run() -> None:
         device = resolve_device(args.device)
