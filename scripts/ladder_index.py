@@ -12,7 +12,11 @@ from fasteomt.bench.ladder import ladders, rounds
 from fasteomt.bench.results import RoundResults, Row, Run, load, problems
 from fasteomt.errors import InputError
 
-SPEED_HEADER = ("round", "GPU", "model", "stack", "metric", "median", "floor", "ratio", "accuracy", "command")
+SPEED_LEGEND = (
+    "In each model's column: the median; how many times as fast that is as what it is compared with, in the "
+    "same run; and, where it is known, the share of the time that this GPU's measured peak arithmetic and "
+    "memory bandwidth alone would take."
+)
 INDEX_HEADER = ("round", "change", "GPU", "model", "stack", "metric", "x parent", "gates")
 
 
@@ -49,29 +53,43 @@ def read_ladders(root: Path) -> tuple[dict[str, RoundResults], list[str]]:
 
 
 def speed(results: Mapping[str, RoundResults], source: str) -> str:
-    """Rows of every round that have a baseline: what was measured, against what, and whether it is right.
+    """What was measured against what, and whether it is right: of everything that the last round which has it
+    says, with a column for each model, and the commands of these rounds.
 
     `source` is the digest of today's sources.
     """
-    rows = [
-        (
-            _marked(result.round, run, source),
-            run.env.gpu,
-            row.model,
-            row.stack,
-            _metric(row),
-            _figure(row.median, row.unit),
-            _figure(row.floor, row.unit),
-            f"{row.ratio:.2f} x {row.baseline}",
-            f"{row.accuracy}, {row.by}",
-            f"`{run.command}`",
-        )
-        for result in results.values()
-        for run in result.runs
-        for row in run.rows
-        if row.ratio is not None
-    ]
-    return table(SPEED_HEADER, rows) if rows else "No speed figures have been measured yet."
+    found: dict[tuple[str, str, str, str], dict[str, tuple[RoundResults, Run, Row]]] = {}
+    for result in results.values():
+        for run in result.runs:
+            baselines = {(row.model, row.baseline, _metric(row)) for row in run.rows if row.ratio is not None}
+            for row in run.rows:
+                if row.ratio is not None or (row.model, row.stack, _metric(row)) in baselines:
+                    line = found.setdefault((run.env.gpu, _metric(row), row.stack, row.baseline or "-"), {})
+                    line[row.model] = result, run, row
+    if not found:
+        return "No speed figures have been measured yet."
+    models = list(dict.fromkeys(model for line in found.values() for model in line))
+    rows, commands = [], {}
+    for (gpu, metric, stack, baseline), line in found.items():
+        figures = [_against(line[model][2]) if model in line else "-" for model in models]
+        evidence = dict.fromkeys(f"{row.accuracy}, {row.by}" for _, _, row in line.values())
+        places = {_marked(result.round, run, source): run for result, run, _ in line.values()}
+        commands |= {f"- {place}: `{run.command}` on {gpu}": None for place, run in places.items()}
+        rows.append((gpu, metric, stack, baseline, *figures, "; ".join(evidence), "; ".join(places)))
+    header = ("GPU", "measured", "stack", "against", *models, "accuracy", "from")
+    return "\n\n".join([SPEED_LEGEND, table(header, rows), "\n".join(commands)])
+
+
+def _against(row: Row) -> str:
+    """A row's figure, the ratio to what it is compared with, if anything, and the floor's share."""
+    assert row.median is not None
+    parts = [_figure(row.median, row.unit)]
+    if row.ratio is not None:
+        parts.append(f"{row.ratio:.2f} x")
+    if row.floor is not None:
+        share = min(row.floor, row.median) / max(row.floor, row.median)
+        parts.append(f"{share:.0%}")
+    return ", ".join(parts)
 
 
 def index(ladder: Path, results: Mapping[str, RoundResults], source: str) -> str:

@@ -23,7 +23,7 @@ from fasteomt.files import require_file
 from fasteomt.gates.verdict import Verdict
 from fasteomt.stacks import Stack
 
-PEERS = ("graph_bf16", "eager_bf16")
+BESIDE = ("graph_bf16", "eager_bf16")  # peers that every round shows
 TWO_CROPS = ((2, 1),)
 
 
@@ -53,7 +53,7 @@ def measure_change(
         own, parent = stack_of(folder), patch_of(folder).PARENT
         stacks = [own] if parent is None else [stack_of(folder.parent / parent), own]
         baseline = against or ("eager_bf16" if parent is None else stacks[0].name)
-        subjects: list[str | Stack] = [*stacks, *([against] if against else []), *PEERS]
+        subjects: list[str | Stack] = [*stacks, *([against] if against else []), *BESIDE]
         seconds = 0.2 if args.quick else 1.0
         ceilings = measure_ceilings(device, seconds=seconds) if device.type == "cuda" else None
         for name in args.model.split(","):
