@@ -150,9 +150,9 @@ def test_stacks_have_names_of_the_ladder_and_variations() -> None:
     assert [plan.groups[-1].recipe for plan in (plain, varied)] == ["fp32", "fp16"]
     for name, said in (
         ("fp17", "choose one of fp32, bf16"),
-        ("fp16+head17", "fp16 has variations chains, head16"),
+        ("fp16+head17", "fp16 has variations folded, chains, head16"),
         ("fp32+head16", "fp32 has no variations"),
-        ("fp16+", "fp16 has variations chains, head16"),
+        ("fp16+", "fp16 has variations folded, chains, head16"),
     ):
         with pytest.raises(InputError, match=said):
             get_stack(name)

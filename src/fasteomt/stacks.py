@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
 from fasteomt.engine.asked import resolved
-from fasteomt.engine.tuning import Table
+from fasteomt.engine.tuning import Table, usable
 from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import linear
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan, plan_by_op
 
@@ -43,6 +46,8 @@ class Stack:
     on_gpu: by op; on a CPU all are the default ones, with nothing fused.
     rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
+    norm: the op that normalises it in blocks: 'add_norm', or, where `add` is 'linear' and its implementation
+        'cuda' can be had, 'linear': folded into the product after it.
     logits: the format in which mask logits leave the network.
     graph: replay one CUDA graph, rather than launch kernel by kernel.
     chains: of crops side by side on a GPU, see `engine.chains`, where their number can be divided by it.
@@ -55,6 +60,7 @@ class Stack:
     on_gpu: Implementations = Implementations()
     rope: str = "rope"
     add: str = "add_norm"
+    norm: str = "add_norm"
     logits: str = "fp32"
     graph: bool = False
     chains: int = 1
@@ -79,6 +85,7 @@ class _Grouping:
         self.implementations = Implementations() if on_cpu else stack.on_gpu
         self.rope = "rope" if on_cpu else stack.rope
         self.add = "add_norm" if on_cpu else stack.add
+        self.folds = stack.norm == "linear" and self.add == "linear" and folds_norms(target, spec)
 
     def groups(self) -> list[Group]:
         spec = self.spec
@@ -114,26 +121,41 @@ class _Grouping:
 
     def _block(self, out: list[Group], block: str, waiting: list[str]) -> list[str]:
         """Append a block's groups; returns what it leaves to the next norm."""
-        out.append(self._group("add_norm", *waiting, f"{block}.norm1"))
         qkv, rope, attention = (f"{block}.{part}" for part in ("qkv", "rope", "attention"))
+        # The first block's norm, and that of the first joint one, arrange tokens.
+        norm1 = self._before(out, f"{block}.norm1", waiting, folds=block != "block.0" and not waiting)
         if self.rope == "linear":
-            out += [self._group("linear", qkv, rope), self._group("attention", attention)]
+            out += [self._product(*norm1, qkv, rope), self._group("attention", attention)]
         elif self.rope == "attention":
-            out += [self._group("linear", qkv), self._group("attention", rope, attention)]
+            out += [self._product(*norm1, qkv), self._group("attention", rope, attention)]
         else:
             out += [
-                self._group("linear", qkv), self._group("rope", rope), self._group("attention", attention)
+                self._product(*norm1, qkv), self._group("rope", rope), self._group("attention", attention)
             ]  # fmt: skip
         waiting = self._to_stream(out, f"{block}.proj", f"{block}.add1")
-        out.append(self._group("add_norm", *waiting, f"{block}.norm2"))
+        norm2 = self._before(out, f"{block}.norm2", waiting, folds=not waiting)
         if self.spec.ffn == "swiglu":
             out += [
-                self._group("linear", f"{block}.w1", f"{block}.w2"),
+                self._product(*norm2, f"{block}.w1", f"{block}.w2"),
                 self._group("silu_mul", f"{block}.silu"),
             ]
             return self._to_stream(out, f"{block}.w3", f"{block}.add2")
-        out.append(self._group("linear", f"{block}.fc1", f"{block}.gelu"))
+        out.append(self._product(*norm2, f"{block}.fc1", f"{block}.gelu"))
         return self._to_stream(out, f"{block}.fc2", f"{block}.add2")
+
+    def _before(self, out: list[Group], norm: str, waiting: list[str], *, folds: bool) -> list[str]:
+        """Append a norm's group, or return the norm for the product after it, which folds it."""
+        if self.folds and folds:
+            # What is handed on is the business of the product before, too.
+            out[-1] = replace(out[-1], implementation="cuda")
+            return [norm]
+        out.append(self._group("add_norm", *waiting, norm))
+        return []
+
+    def _product(self, *names: str) -> Group:
+        """A linear layer, with a norm folded in or not."""
+        group = self._group("linear", *names)
+        return replace(group, implementation="cuda") if "norm" in names[0] else group
 
     def _to_stream(self, out: list[Group], product: str, add: str) -> list[str]:
         if self.add == "linear":
@@ -144,6 +166,14 @@ class _Grouping:
 
     def _group(self, op: str, *names: str) -> Group:
         return Group(names, getattr(self.implementations, op), self.recipe)
+
+
+def folds_norms(target: Target, spec: ModelSpec) -> bool:
+    """Whether the products of blocks can fold norms on `target`."""
+    width, heads = spec.embed_dim, spec.embed_dim // spec.num_heads
+    kinds = (("rope", heads, "folded"), ("gelu", 0, "folded"), ("residual", 0, "handed on"))
+    problems = (linear.Problem(128, width, width, torch.bfloat16, *kind) for kind in kinds)
+    return all(usable(target, "linear", "cuda", problem) for problem in problems)
 
 
 # Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.
@@ -190,6 +220,7 @@ ALIASES = {"r2": "torch_bf16", "r11": "bf16", "r12": "fp16"}
 
 # What 'A+B' makes of stack A.
 VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
+    "folded": lambda stack: replace(stack, norm="linear"),
     "chains": lambda stack: replace(stack, chains=2),
     "head16": lambda stack: replace(stack, logits=stack.late or stack.recipe),
 }

@@ -93,13 +93,17 @@ def test_every_way_to_fuse_is_near_the_reference(rope: str, add: str) -> None:
 
 @pytest.mark.parametrize("crops", [2, 4, 5])
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_chains_are_near_the_reference_and_repeat_bit_for_bit(name: str, crops: int) -> None:
+@pytest.mark.parametrize("variation", ["chains", "folded", "folded+chains"])
+def test_variations_are_near_the_reference_and_repeat_bit_for_bit(
+    variation: str, name: str, crops: int
+) -> None:
     spec = ModelSpec.from_name("vitb16", depth=4)
     images = torch.randn(crops, 3, 512, 512, device=GPU)
     plain = replace(stack_of(LADDER / "round1_torch_cleanup"), recipe=name)
-    ours, torchs = errors(spec, images, get_stack(f"{name}+chains"), plain)
+    stack = get_stack(f"{name}+{variation}")
+    ours, torchs = errors(spec, images, stack, plain)
     assert ours < MARGIN * torchs, (ours, torchs)
-    engine = Engine(spec, random_checkpoint(spec).weights, get_stack(f"{name}+chains"), GPU)
+    engine = Engine(spec, random_checkpoint(spec).weights, stack, GPU)
     first = engine.logits(images)
     for _ in range(20):
         for one, other in zip(first, engine.logits(images), strict=True):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hopper_emulator import Edit, emulator, fault_of, needs_compiler
 
-from fasteomt.ops.linear import cuda, reference
+from fasteomt.ops.linear import PART, Folded, HandedOn, cuda, reference
 from fasteomt.ops.linear.cuda import Config
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
@@ -31,6 +31,7 @@ class Case:
     dtype: torch.dtype = BF16
     head_dim: int = 64
     processors: int = 4
+    norm: str = ""
 
 
 # Rows of patches that are whole tiles and of others; odd crops; row tiles that clusters can't share, of up to
@@ -63,12 +64,12 @@ CASES = {
     "residual, taking turns": Case(
         Rows(3, 128, 5), 192, 264, Config(96, 2, 0, 3, alternate=True), "residual", FP16
     ),
-    "residual, split": Case(Rows(2, 128, 5), 192, 400, Config(128, 1, 0, 3, block_m=64), "residual"),
+    "residual, split": Case(Rows(2, 128, 5), 192, 400, Config(128, 1, 0, 4, block_m=64), "residual"),
     "residual, split, shared": Case(
         Rows(3, 64, 5), 192, 136, Config(64, 2, 0, 4, block_m=64), "residual", FP16, processors=2
     ),
-    "gelu, split": Case(Rows(2, 128, 5), 256, 200, Config(256, 1, 0, 3, block_m=64), "gelu", processors=3),
-    "rope, split": Case(Rows(2, 64, 7), 192, 200, Config(192, 1, 0, 3, block_m=64), "rope", processors=3),
+    "gelu, split": Case(Rows(2, 128, 5), 256, 200, Config(256, 1, 0, 4, block_m=64), "gelu", processors=3),
+    "rope, split": Case(Rows(2, 64, 7), 192, 200, Config(192, 1, 0, 4, block_m=64), "rope", processors=3),
     "rope, two blocks a processor": Case(
         Rows(2, 128, 5), 192, 200, Config(96, 1, 0, 3, resident=2), "rope", FP16, processors=2
     ),
@@ -77,6 +78,46 @@ CASES = {
     ),
     "gelu, half tiles taking turns, shared": Case(
         Rows(3, 64, 5), 384, 264, Config(128, 2, 0, 4, alternate=True, block_m=64), "gelu", FP16
+    ),
+    "gelu, norm folded": Case(Rows(2, 128, 5), 192, 192, Config(64, 2, 0, 3), "gelu", FP16, norm="folded"),
+    "rope, norm folded, half tiles taking turns": Case(
+        Rows(2, 128, 5),
+        384,
+        320,
+        Config(192, 1, 0, 3, alternate=True, block_m=64),
+        "rope",
+        processors=3,
+        norm="folded",
+    ),
+    "gelu, norm folded, taking turns": Case(
+        Rows(3, 128, 5), 192, 128, Config(96, 2, 0, 3, alternate=True), "gelu", norm="folded"
+    ),
+    "plain, norm folded, split": Case(
+        Rows(2, 64, 5), 128, 384, Config(128, 1, 0, 4, block_m=64), "", FP16, processors=3, norm="folded"
+    ),
+    "residual handed on": Case(
+        Rows(2, 128, 5), 192, 200, Config(64, 2, 0, 3), "residual", FP16, norm="handed on"
+    ),
+    "residual handed on, split": Case(
+        Rows(2, 128, 5),
+        320,
+        200,
+        Config(256, 1, 0, 4, block_m=64),
+        "residual",
+        processors=3,
+        norm="handed on",
+    ),
+    "residual handed on, two blocks a processor": Case(
+        Rows(2, 128, 5),
+        192,
+        136,
+        Config(128, 1, 0, 3, resident=2),
+        "residual",
+        processors=2,
+        norm="handed on",
+    ),
+    "residual handed on, taking turns": Case(
+        Rows(3, 128, 5), 192, 200, Config(64, 2, 0, 3, alternate=True), "residual", FP16, norm="handed on"
     ),
     "plain, widest": Case(Rows(1, 200, 0), 320, 640, Config(256, 2, 2, 2), "", FP16, processors=2),
     "plain, no cluster": Case(Rows(3, 64, 5), 96, 512, Config(96, 1, 2, 4), "", processors=3),
@@ -101,7 +142,28 @@ class Inputs:
             "scale": torch.randn(n) if case.epilogue == "residual" else None,
         }
         self.stream = torch.randn(m, n)
+        if case.norm == "folded":
+            rows = (self.x.float() * (1 + 2 * torch.rand(m, 1)) + torch.randn(m, 1)).to(case.dtype)
+            copied, parts = torch.empty_like(rows), torch.empty(m, k // PART, 2)
+            nothing = torch.zeros(k, 1, dtype=case.dtype), None, rows.float(), torch.ones(k)
+            handed_on = HandedOn(copied, parts)
+            reference.run(
+                torch.zeros(m, 1, dtype=case.dtype), *nothing[:3], epilogue="residual", scale=nothing[3],
+                norm=handed_on,
+            )  # fmt: skip
+            self.x = rows
+            self.options["norm"] = Folded(parts, self.weight.float().sum(dim=1), 1e-5)
+        if case.norm == "handed on":
+            made = torch.full((m, n), torch.nan, dtype=case.dtype), torch.full((m, n // PART, 2), torch.nan)
+            self.options["norm"] = HandedOn(*made)
         self.exact = self.stream.clone()
+        self.handed_on = None
+        if isinstance(self.options.get("norm"), HandedOn):
+            self.handed_on = HandedOn(*(one.clone() for one in made))
+            reference.run(
+                self.x, self.weight, self.bias, self.exact, **self.options | {"norm": self.handed_on}
+            )
+            return
         reference.run(self.x, self.weight, self.bias, self.exact, **self.options)
 
 
@@ -116,6 +178,13 @@ def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:
         return fault
     # Rounding of the output, and sums in another order.
     close = torch.isclose(out.float(), inputs.exact, rtol=torch.finfo(dtype).eps / 2 + 2e-5, atol=2e-5)
+    if inputs.handed_on is not None:
+        found, wanted = inputs.options["norm"], inputs.handed_on
+        ulp = torch.finfo(case.dtype).eps + 2e-5
+        if not torch.allclose(found.copy.float(), wanted.copy.float(), rtol=ulp, atol=2e-5):
+            return "the copy is wrong"
+        if not torch.allclose(found.parts, wanted.parts, rtol=1e-4, atol=1e-4):
+            return "moments are wrong"
     return "" if close.all() else f"{(~close).sum()} of {close.numel()} results are wrong"
 
 
@@ -163,6 +232,12 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "both warpgroups start at the bias": (("SPLIT && group == 1, acc[part]", "false, acc[part]"),),
     "sums are passed before all have been left": (("        meet_other();\n", ""),),
+    "only half of a row's lanes add their moments": (
+        (
+            "            sum += __shfl_xor_sync(~0u, sum, 2);\n            const float mean",
+            "            const float mean",
+        ),
+    ),
     "rows beyond a tile are written": (("return row + 8 * half < rows;", "return true;"),),
     "lanes that skip a tile give its stages back before others look": (
         (
@@ -181,6 +256,8 @@ def test_finds_a_planted_bug(bug: str) -> None:
     case = SMALL
     if "isn't next" in bug:
         case = CASES["gelu, taking turns"]
+    if "moments" in bug:
+        case = CASES["residual handed on"]
     if "bias" in bug or "passed" in bug:
         case = CASES["gelu, split"]
     assert any(wrong(case, seed, BUGS[bug]) for seed in range(8))

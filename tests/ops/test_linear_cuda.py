@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_compiles_to_hopper_instructions_without_spills(
     # Warpgroups exchange registers: all that 384 threads can start with must be there. Threads of two blocks
     # get 96 at most, and keep them.
     assert f"Used {168 if resident == 1 else 96} registers" in found.log or (
-        resident == 2 and re.search(r"Used [89]\d registers", found.log)
+        resident == 2 and re.search(r"Used [789]\d registers", found.log)
     )
     # Products that the compiler can't keep in flight are waited for one by one, and it says so.
     assert "serialized" not in found.log and "setmaxnreg" not in found.log
@@ -72,6 +73,25 @@ def test_compiles_to_hopper_instructions_without_spills(
     # A fence for the whole GPU in the loop would cost more than its products.
     assert "MEMBAR.ALL.GPU" not in code and "MEMBAR.SC" not in code
     assert "LDL" not in code and "STL" not in code
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        *((name, "folded") for name in ("L qkv", "L fc1", "B qkv")),
+        *((name, "handed on") for name in ("L fc2", "T proj")),
+    ],
+)
+def test_norms_need_no_spills(name: str, norm: str) -> None:
+    problem = replace(PROBLEMS[name], norm=norm)
+    assert unsupported(H200, problem) is None
+    kinds = {(each.alternate, each.block_m, each.resident): each for each in candidates(H200, problem)}
+    assert len(kinds) >= 4
+    for config in kinds.values():
+        found = cuda.compiled(config, problem.dtype, problem.epilogue, problem.head_dim, norm)
+        assert "0 bytes spill stores, 0 bytes spill loads" in found.log, config
+        assert "serialized" not in found.log
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

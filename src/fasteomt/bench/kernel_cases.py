@@ -110,6 +110,12 @@ class LinearCase(_Case):
             heads = p.n // p.head_dim
             turned = {"rotation": self.rotation(job.rows, p.head_dim), "rotated": heads // 3 * 2 * p.head_dim}
             self.options |= turned
+        if p.norm == "folded":
+            parts = self.normal(p.m, p.k // linear.PART, 2, dtype=torch.float32).square() + linear.PART
+            self.options["norm"] = linear.Folded(parts, self.weight.float().sum(dim=1), 1e-6)
+        if p.norm == "handed on":
+            made = self.normal(p.m, p.n), self.normal(p.m, p.n // linear.PART, 2, dtype=torch.float32)
+            self.options["norm"] = linear.HandedOn(*made)
         self.before = self.normal(p.m, p.n, dtype=torch.float32)
         self.out_dtype = self.dtype
         if p.epilogue == "residual":

@@ -104,20 +104,24 @@ class Binder:
         self.places = places or self._places()
         self.memory: dict[object, Tensor] = {}
         self.launches: list[Launch] = []
-        # Of the group that is being bound:
+        # Of the group that is being bound, and of the one after it:
         self.group: Group
+        self.folds_next: bool
         self.dtype: torch.dtype
         # What it may read: activations, the residual stream, and what waits to be added to that.
         self.current: Buffer
         self.stream: Buffer
         self.delta: Buffer | None = None
+        # Of the stream, where the next norm is folded into a product.
+        self.handed_on: linear.HandedOn | None = None
         self.queries: Buffer
         self.embedding: Buffer
         self.rotation: Rotation
 
     def bind(self) -> Program:
-        for group in self.plan.groups:
+        for group, following in zip(self.plan.groups, (*self.plan.groups[1:], None), strict=True):
             self.group = group
+            self.folds_next = following is not None and self._is_folded(following)
             if group.recipe not in DTYPES:
                 where = group.sites[0]
                 raise UnsupportedError(f"plan: site '{where}': no kernels in format '{group.recipe}'")
@@ -157,7 +161,7 @@ class Binder:
             self._mask_logits()
         elif ops[-1] == "layer_norm" and ops[0] != "depthwise_conv":
             self._norm()
-        elif ops[0] in ("gemm", "conv"):
+        elif ops[0] in ("gemm", "conv") or self._is_folded(self.group):
             self._linear()
         else:
             binders: dict[tuple[str, ...], Callable[[], None]] = {
@@ -172,6 +176,10 @@ class Binder:
             if ops not in binders:
                 raise self._no_op(ops)
             binders[ops]()
+
+    def _is_folded(self, group: Group) -> bool:
+        """Whether it is a norm folded into the product after it."""
+        return [self.sites[name].op for name in group.sites[:2]] == ["layer_norm", "gemm"]
 
     def _no_op(self, ops: tuple[str, ...]) -> InputError:
         return InputError(f"plan: site '{self.group.sites[0]}': no op computes {' + '.join(ops)} at once")
@@ -201,6 +209,7 @@ class Binder:
 
     def _linear(self) -> None:
         parts = [self.sites[name] for name in self.group.sites]
+        norm = parts.pop(0) if self._is_folded(self.group) else None
         ops = tuple(part.op for part in parts)
         epilogue = _EPILOGUES.get(ops[-1], "")
         products = parts[:-1] if epilogue else parts
@@ -216,21 +225,35 @@ class Binder:
             epilogue = "gelu"
         side = name.startswith("head.mask") or name == "head.class"
         source = self.current
+        if (norm is None) != (self.handed_on is None):
+            raise InputError(
+                f"plan: site '{self.group.sites[0]}': a norm is folded into the product right after one that "
+                "adds to the stream in its epilogue, and nowhere else"
+            )
         if side:
             source = self.queries if name in ("head.mask.2", "head.mask.4") else self.embedding
         x = source.read(self.group, self.dtype)
         (m, k), n = source.shape, self.packing.outputs(products)
         head_dim = self.spec.embed_dim // self.spec.num_heads if epilogue == "rope" else 0
-        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim)
+        hands_on = epilogue == "residual" and self.folds_next
+        kind = "folded" if norm is not None else "handed on" if hands_on else ""
+        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim, kind)
         rows = self.rows if name.startswith("block.") else None
         module, tuned = self.find(self.group, "linear", problem, rows)
-        dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE)
+        dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE, norm)
         options: dict[str, Any] = {"epilogue": epilogue, "rows": rows, **tuned}
+        if self.handed_on is not None:
+            assert dense.sums is not None
+            options["norm"] = linear.Folded(self.handed_on.parts, dense.sums, LAYER_NORM_EPS)
+            self.handed_on = None
         if epilogue == "rope":
             options |= {"rotation": self.rotation, "rotated": 2 * self.spec.embed_dim}
         if epilogue == "residual":
             options["scale"] = self.packing.layer_scale(parts[-1])
             out = self.stream
+            if hands_on:
+                self.current = self._buffer("stream", m, n)
+                options["norm"] = self.handed_on = linear.HandedOn(self.current.tensor, self._moments(m, n))
         elif name == "head.class":
             logits = self.places.classes.flatten(0, 1)
             out = Buffer(name, tuple(logits.shape), logits.dtype, logits)
@@ -249,6 +272,14 @@ class Binder:
             self.current = out.view(4 * m, n // 4)
         else:
             self.current = out
+
+    def _moments(self, rows: int, channels: int) -> Tensor:
+        """One for all blocks, as `_buffer`."""
+        shape = (rows, channels // linear.PART, 2)
+        key = ("moments", shape, torch.float32)
+        if key not in self.memory:
+            self.memory[key] = torch.empty(shape, dtype=torch.float32, device=self.device)
+        return self.memory[key]
 
     def _rope(self) -> None:
         qkv, rows, rotation = self.current, self.rows, self.rotation

@@ -25,11 +25,13 @@ _PREFIX = ("cls_token", "storage_tokens")
 
 @dataclass(frozen=True)
 class Dense:
-    """weight (N, K), bias (N,) or None; rows from `outputs` on are padding, and zero."""
+    """weight (N, K), bias (N,) or None; rows from `outputs` on are padding, and zero. `sums`: of weight's
+    rows, (N,) fp32, where a norm is folded in."""
 
     weight: Tensor
     bias: Tensor | None
     outputs: int
+    sums: Tensor | None = None
 
 
 class Packing:
@@ -51,26 +53,41 @@ class Packing:
     def seal(self) -> None:
         self._weights = {}
 
-    def dense(self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype | None) -> Dense:
+    def dense(
+        self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype | None,
+        norm: Site | None = None,
+    ) -> Dense:  # fmt: skip
         """The products of `sites`, which share their input, as one matrix.
 
         Args:
-            dtype: of the weight. bias_dtype: None for the same.
+            dtype: of the weight. bias_dtype: None for the same. norm: the LayerNorm before them, whose weight
+                and bias go into theirs; `ops.linear.Folded` has the formula.
         """
-        key = ("dense", tuple(site.name for site in sites), dtype, bias_dtype)
-        found: Dense = self._once(key, lambda: self._pack(sites, dtype, bias_dtype or dtype))
+        key = ("dense", tuple(site.name for site in sites), dtype, bias_dtype, norm)
+        found: Dense = self._once(key, lambda: self._pack(sites, dtype, bias_dtype or dtype, norm))
         return found
 
-    def _pack(self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype) -> Dense:
+    def _pack(
+        self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype, norm: Site | None
+    ) -> Dense:
         parts = [self._product(site) for site in sites]
         weight = torch.cat([weight for weight, _ in parts])
         biases = [bias for _, bias in parts if bias is not None]
+        bias = torch.cat(biases) if biases else None
+        if norm is not None:
+            gain, offset = (self._weights[f"{norm.upstream}.{part}"] for part in ("weight", "bias"))
+            shift = weight.float() @ offset.float()
+            bias = shift if bias is None else bias + shift
+            weight = weight * gain
         padding = self.outputs(sites) - weight.shape[0]
         name = sites[0].upstream
+        packed = self._on_device(F.pad(weight, (0, 0, 0, padding)), dtype, name)
         return Dense(
-            self._on_device(F.pad(weight, (0, 0, 0, padding)), dtype, name),
-            self._on_device(F.pad(torch.cat(biases), (0, padding)), bias_dtype, name) if biases else None,
+            packed,
+            None if bias is None else self._on_device(F.pad(bias, (0, padding)), bias_dtype, name),
             weight.shape[0],
+            # Of the rounded weight: what the mean adds to products is taken away exactly.
+            None if norm is None else packed.double().sum(dim=1).float(),
         )
 
     def outputs(self, sites: Sequence[Site]) -> int:

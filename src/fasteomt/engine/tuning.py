@@ -34,7 +34,9 @@ def problem_key(problem: object, chains: int = 1) -> str:
     """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0', with
     'chains=2' at the end where kernels run beside those of another chain."""
     assert is_dataclass(problem)
-    parts = [f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem)]
+    values = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    # Files were written before there were norms.
+    parts = [f"{name}={_text(value)}" for name, value in values.items() if name != "norm" or value]
     return ",".join(parts + [f"chains={chains}"] * (chains > 1))
 
 

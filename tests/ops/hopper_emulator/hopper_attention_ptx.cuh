@@ -3,8 +3,6 @@
 
 #include "hopper_ptx.cuh"
 
-inline int min(int a, int b) { return a < b ? a : b; }
-
 inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
 
 inline void warpgroup_sync(int group) { machine::meet_at_named_barrier(group + 1, 128); }
@@ -13,13 +11,6 @@ inline void extra_sync() { machine::meet_at_named_barrier(15, 96); }
 inline void in_use_until_here(float&) {}
 inline void in_use_until_here(u32&) {}
 
-inline float __shfl_xor_sync(u32, float value, int mask) {
-    u32 bits, all[machine::WARP];
-    memcpy(&bits, &value, 4);
-    machine::exchange(bits, all);
-    memcpy(&value, &all[threadIdx.x % machine::WARP ^ mask], 4);
-    return value;
-}
 inline bool __any_sync(u32, bool value) {
     u32 all[machine::WARP];
     machine::exchange(value, all);

@@ -86,6 +86,7 @@ template <int LEFT> void multiply_wait() { machine::wait_for_products(LEFT); }
 inline u32 pack(float low, float high) {
     return Element::encode(low) | static_cast<u32>(Element::encode(high)) << 16;
 }
+inline int min(int a, int b) { return a < b ? a : b; }
 inline float power_of_two(float x) { return std::exp2(x); }
 
 inline void __syncthreads() { machine::meet_block(); }
@@ -94,6 +95,14 @@ inline int __shfl_sync(u32, int value, int lane) {
     u32 all[machine::WARP];
     machine::exchange(value, all);
     return all[lane];
+}
+
+inline float __shfl_xor_sync(u32, float value, int mask) {
+    u32 bits, all[machine::WARP];
+    memcpy(&bits, &value, 4);
+    machine::exchange(bits, all);
+    memcpy(&value, &all[threadIdx.x % machine::WARP ^ mask], 4);
+    return value;
 }
 
 inline void store_matrices(u32 address, const u32 (&value)[4]) {

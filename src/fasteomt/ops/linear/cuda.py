@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fasteomt.compat import nvrtc
 from fasteomt.ops import hopper
-from fasteomt.ops.linear import Problem
+from fasteomt.ops.linear import PART, Folded, HandedOn, Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
 BIAS_DTYPE: torch.dtype | None = torch.float32
-_FILES = ("hopper_gemm.cu", "hopper_gemm_ptx.cuh", "hopper_epilogue.cuh")
+_FILES = ("hopper_gemm.cu", "hopper_gemm_ptx.cuh", "hopper_epilogue.cuh", "hopper_moments.cuh")
 BLOCK_M, HALF_M, BLOCK_K = 128, 64, 64
 _BLOCK_N = (256, 224, 192, 160, 128, 96, 64)
 _MAX_RESIDUAL_N = 192  # the stream's old values wait in registers
@@ -56,6 +56,11 @@ class Config:
     def split(self) -> bool:
         """Whether warpgroups share K."""
         return self.block_m == HALF_M and not self.alternate
+
+    @property
+    def own_n(self) -> int:
+        """Columns of which a warpgroup finishes the sums."""
+        return self.block_n // 2 if self.split else self.block_n
 
     @property
     def threads(self) -> int:
@@ -126,6 +131,9 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return f"K must be a multiple of 8 and N of {_UNIT_N}, not {problem.k} and {problem.n}"
     if problem.epilogue == "rope" and problem.head_dim % 32:
         return f"heads of a multiple of 32 features, not {problem.head_dim}"
+    width = {"": 0, "folded": problem.k, "handed on": problem.n}[problem.norm]
+    if width % PART:
+        return f"a norm of a multiple of {PART} channels, not {width}"
     if problem.m > _MAX_M:
         return f"at most {_MAX_M} rows, not {problem.m}"
     return None
@@ -152,7 +160,14 @@ def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     alone = [replace(each, cluster=1) for each in best]
     rest = [each for kind in kinds for each in kind[2:]]
     others = [replace(each, lag=2 - lag) for each in usual[:2]]
-    return tuple(dict.fromkeys((*best, *sharing[:1], *alone, *rest, *others, *sharing)))
+    found = dict.fromkeys((*best, *sharing[:1], *alone, *rest, *others, *sharing))
+    return tuple(each for each in found if problem.norm != "handed on" or _hands_on(each))
+
+
+def _hands_on(config: Config) -> bool:
+    """Whether a warpgroup has whole parts of rows, and registers for the stream beside its sums."""
+    halves = config.block_m // HALF_M if config.alternate else 1
+    return config.own_n % PART == 0 and halves * config.own_n <= 256
 
 
 def _config(
@@ -162,7 +177,8 @@ def _config(
     """With as many stages as fit beside the barriers, two of 8 bytes each."""
     block = (target.shared_memory + _RESERVED) // resident - _RESERVED
     config = Config(block_n, cluster, lag, 0, alternate, block_m, resident)
-    return replace(config, stages=min(8, (block - config.shared) // (config.stage_bytes + 16)))
+    stages = min(8, (block - config.shared) // (config.stage_bytes + 16))
+    return replace(config, stages=stages - stages % 2 if config.split else stages)
 
 
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
@@ -187,18 +203,26 @@ def run(
     rotation: Rotation | None = None,
     rotated: int = 0,
     scale: Tensor | None = None,
+    norm: Folded | HandedOn | None = None,
     config: Config | None = None,
 ) -> None:
     """`ops.linear` says what it computes; `config`: one of `candidates`, the first if None."""
     assert epilogue != "rope" or (rows is not None and rotation is not None)
     turns = rotation if epilogue == "rope" else None
     head_dim = 2 * turns.sin.shape[1] if turns else 0
-    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], x.dtype, epilogue, head_dim)
+    kind = "folded" if isinstance(norm, Folded) else "handed on" if norm else ""
+    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], x.dtype, epilogue, head_dim, kind)
     with torch.cuda.device(x.device):
         launch = _launch(problem, rows, config, torch.cuda.current_device())
         tables = (turns.sin, turns.cos) if turns else (None, None)
-        pointers = (0 if each is None else each.data_ptr() for each in (out, bias, scale, *tables))
-        job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers)
+        moments = (norm and norm.parts, norm.sums if isinstance(norm, Folded) else None)
+        copy = norm.copy if isinstance(norm, HandedOn) else None
+        given = (out, bias, scale, *tables, copy, *moments)
+        pointers = (0 if each is None else each.data_ptr() for each in given)
+        of_norm = (norm.parts.shape[1] if norm else 0, norm.eps if isinstance(norm, Folded) else 0.0)
+        job = struct.pack(
+            launch.job, *pointers, out.stride(0), rotated, *launch.numbers, *of_norm, *launch.tiles
+        )
         share = launch.config.block_n // launch.config.cluster
         maps = nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))
         hopper.launch(launch.kernel, launch.blocks, launch.config.threads, maps, job)
@@ -206,13 +230,15 @@ def run(
 
 @dataclass(frozen=True)
 class _Launch:
-    """`job`: format of the kernel's `Job`, whose integers from the second on are `numbers`."""
+    """`job`: format of the kernel's `Job`, whose integers from the second on are `numbers`; it ends in
+    `tiles`."""
 
     kernel: nvrtc.Kernel
     config: Config
     blocks: int
     job: str
     numbers: tuple[int, ...]
+    tiles: tuple[int, ...]
 
 
 @cache
@@ -221,7 +247,7 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
     config = config or candidates(target, problem)[0]
     schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors)
     table = _table_length(schedule)
-    kernel = _kernel(config, problem.dtype, problem.epilogue, problem.head_dim, table, device)
+    kernel = _kernel(config, (problem.dtype, problem.epilogue, problem.head_dim, problem.norm), table, device)
     tokens = (rows.patches, rows.extras) if rows else (problem.m, 0)
     dealt = (
         problem.n,
@@ -237,8 +263,9 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
         kernel,
         config,
         schedule.clusters * config.cluster,
-        f"@5Pq{9 + 2 * table}i0q",
-        (*tokens, *dealt, *tiles, *padding),
+        f"@8Pq10if{2 * table}i0q",
+        (*tokens, *dealt),
+        (*tiles, *padding),
     )
 
 
@@ -248,15 +275,13 @@ def _table_length(schedule: Schedule) -> int:
 
 
 @cache
-def _kernel(
-    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int, table: int, device: int
-) -> nvrtc.Kernel:
+def _kernel(config: Config, kind: tuple[torch.dtype, str, int, str], table: int, device: int) -> nvrtc.Kernel:
     """Loaded on `device`, which is the current one."""
-    return nvrtc.load(compiled(config, dtype, epilogue, head_dim, table), "linear", config.shared)
+    return nvrtc.load(compiled(config, *kind, table=table), "linear", config.shared)
 
 
 def compiled(
-    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int = 0, table: int = 32
+    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int = 0, norm: str = "", *, table: int = 32
 ) -> nvrtc.Binary:
     """The kernel's machine code; needs no GPU."""
     values: dict[str, object] = {
@@ -267,6 +292,8 @@ def compiled(
         "ALTERNATE": int(config.alternate),
         "HALVES": config.block_m // HALF_M,
         "RESIDENT": config.resident,
+        "FOLDED": int(norm == "folded"),
+        "HANDS_ON": int(norm == "handed on"),
         "HEAD_DIM": head_dim,
         "MAX_ROW_TILES": table,
         **hopper.operands("BLOCK", "acc", config.block_n // 2),

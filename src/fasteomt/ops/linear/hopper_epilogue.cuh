@@ -32,13 +32,16 @@ struct Place {
     __device__ __forceinline__ bool writes(int half) const { return row + 8 * half < rows; }
 };
 
-// Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
+#include "hopper_moments.cuh"
+
+// Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait. A norm that is
+// folded in comes before the bias.
 __device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N / 2]) {
     const Place at(tile, job, 0, 0);
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
         float2 bias = make_float2(0.0f, 0.0f);
-        if (job.bias && !at_zero && at.has(group)) {
+        if (!FOLDED && job.bias && !at_zero && at.has(group)) {
             bias = *reinterpret_cast<const float2*>(job.bias + at.column + 8 * group + at.lane_column);
         }
         acc[4 * group] = acc[4 * group + 2] = bias.x;
@@ -46,10 +49,49 @@ __device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, boo
     }
 }
 
+// One warp's 16 rows go to a matrix of 16 bits in units of 32 columns by way of `staging`, so that each lane writes
+// 16 bytes and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
+__device__ __forceinline__ void write_rounded(
+    void* matrix, long long stride, const Place& at, const float (&values)[OWN_N / 2], u32 staging
+) {
+    // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
+    const int store_row = at.lane % 16, store_chunk = at.lane / 16;
+    const int load_row = at.lane / 4, load_chunk = at.lane % 4;
+    const u32 load_from = staging + load_row * 64 + ((load_chunk ^ (load_row / 2 & 3)) * 16);
+    unsigned short* const out = static_cast<unsigned short*>(matrix) +
+                                (at.first + at.warp_row + load_row) * stride + at.column + load_chunk * 8;
+    __syncwarp(); // some rows may have taken another way
+#pragma unroll
+    for (int unit = 0; unit < OWN_N / UNIT_N; ++unit) {
+        if (!at.has(unit * 4)) break;
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+            u32 packed[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int value = 4 * (unit * 4 + pair * 2) + 2 * i;
+                packed[i] = pack(values[value], values[value + 1]);
+            }
+            const int chunk = pair * 2 + store_chunk;
+            store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            // 8 rows on, the swizzle is the same.
+            const uint4 value = load_shared(load_from + half * 8 * 64);
+            if (at.writes(half)) *reinterpret_cast<uint4*>(out + half * 8 * stride + unit * UNIT_N) = value;
+        }
+        __syncwarp();
+    }
+}
+
 #if RESIDUAL
 
 // Where registers allow, the residual stream is loaded before the sums; else L2 adds to it.
 #define LOADS_STREAM (RESIDENT == 1 && !ALTERNATE)
+
+constexpr int AT_ONCE = 2; // groups of 8 columns that are loaded together, where registers are few
 
 // What is needed after the sums and loaded before; of the scale, a share that each lane of a warp has.
 struct Before {
@@ -87,36 +129,60 @@ __device__ __forceinline__ void load_before(const Job& job, const Place& at, Bef
 
 // `staging`: of this warp, for the scale.
 __device__ __forceinline__ void write(
-    const Job& job, const Place& at, const float (&acc)[OWN_N / 2], const Before& before, u32 staging
+    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before& before, u32 staging
 ) {
 #pragma unroll
     for (int i = 0; i < OWN_N / 32; ++i) store_shared(staging + 4 * (32 * i + at.lane), before.scale[i]);
     __syncwarp();
 #pragma unroll
-    for (int group = 0; group < OWN_N / 8; ++group) {
-        if (!at.has(group)) break;
-        const float2 scale = load_shared_pair(staging + 4 * (8 * group + at.lane_column));
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (!at.writes(half)) continue;
-            float2* const to = stream_at(job, at, group, half);
-            const float x = acc[4 * group + 2 * half], y = acc[4 * group + 2 * half + 1];
+    for (int from = 0; from < OWN_N / 8; from += AT_ONCE) {
+        if (!at.has(from)) break;
 #if LOADS_STREAM
-            const float2 before_it = before.stream[group][half];
-            *to = make_float2(fmaf(scale.x, x, before_it.x), fmaf(scale.y, y, before_it.y));
-#else
-            add_in_memory(to, scale.x * x, scale.y * y);
+        const float2(*const old)[2] = before.stream + from;
+#elif HANDS_ON
+        float2 old[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < 2 * AT_ONCE; ++i) {
+            if (at.writes(i % 2)) old[i / 2][i % 2] = *stream_at(job, at, from + i / 2, i % 2);
+        }
 #endif
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int group = from + i;
+            const float2 scale = load_shared_pair(staging + 4 * (8 * group + at.lane_column));
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                if (!at.writes(half)) continue;
+                float2* const to = stream_at(job, at, group, half);
+                float* const pair = acc + 4 * group + 2 * half;
+#if LOADS_STREAM || HANDS_ON
+                pair[0] = fmaf(scale.x, pair[0], old[i][half].x);
+                pair[1] = fmaf(scale.y, pair[1], old[i][half].y);
+                *to = make_float2(pair[0], pair[1]);
+#else
+                add_in_memory(to, scale.x * pair[0], scale.y * pair[1]);
+#endif
+            }
         }
     }
     __syncwarp();
+#if HANDS_ON
+    write_moments(job, at, acc);
+    write_rounded(job.copy, job.columns, at, acc, staging);
+#endif
 }
 
 #else
 
-struct Before {};
-
+#if FOLDED
+using Before = Moments;
+__device__ __forceinline__ void load_before(const Job& job, const Place& at, Before& before) { before.load(job, at); }
+#else
+struct Before {
+    __device__ __forceinline__ void apply(const Job&, const Place&, float (&)[OWN_N / 2]) const {}
+};
 __device__ __forceinline__ void load_before(const Job&, const Place&, Before&) {}
+#endif
 
 #if ROPE
 
@@ -167,44 +233,12 @@ __device__ __forceinline__ void finish(const Job&, const Place&, float (&)[OWN_N
 
 #endif
 
-// One warp's 16 rows go to memory in units of 32 columns by way of `staging`, so that each lane writes 16 bytes
-// and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
 __device__ __forceinline__ void write(
-    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before&, u32 staging
+    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before& before, u32 staging
 ) {
-    // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
-    const int store_row = at.lane % 16, store_chunk = at.lane / 16;
-    const int load_row = at.lane / 4, load_chunk = at.lane % 4;
-    const u32 load_from = staging + load_row * 64 + ((load_chunk ^ (load_row / 2 & 3)) * 16);
-    unsigned short* const out = static_cast<unsigned short*>(job.out) +
-                                (at.first + at.warp_row + load_row) * job.out_stride + at.column + load_chunk * 8;
+    before.apply(job, at, acc);
     finish(job, at, acc);
-    __syncwarp(); // rows of extra tokens took another way
-#pragma unroll
-    for (int unit = 0; unit < OWN_N / UNIT_N; ++unit) {
-        if (!at.has(unit * 4)) break;
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-            u32 packed[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int sum = 4 * (unit * 4 + pair * 2) + 2 * i;
-                packed[i] = pack(acc[sum], acc[sum + 1]);
-            }
-            const int chunk = pair * 2 + store_chunk;
-            store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);
-        }
-        __syncwarp();
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            // 8 rows on, the swizzle is the same.
-            const uint4 value = load_shared(load_from + half * 8 * 64);
-            if (at.writes(half)) {
-                *reinterpret_cast<uint4*>(out + half * 8 * job.out_stride + unit * UNIT_N) = value;
-            }
-        }
-        __syncwarp();
-    }
+    write_rounded(job.out, job.out_stride, at, acc, staging);
 }
 
 #endif

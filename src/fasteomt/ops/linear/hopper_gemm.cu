@@ -17,6 +17,7 @@
 //   RESIDENT          blocks of a multiprocessor, 1 or 2
 //   TYPE              bf16 or f16, as PTX writes it
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none; HEAD_DIM: of ROPE
+//   FOLDED, HANDS_ON  0 or 1: a norm before the product; after RESIDUAL, what such a product takes next
 //   MAX_ROW_TILES     length of the table of tiles
 //   BLOCK_...         operands of a product, as ops/hopper.py writes them, whose sums are `acc`
 
@@ -30,8 +31,9 @@ constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
 constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2;
 constexpr int STAGE_BYTES = HALVES * HALF_BYTES + CLUSTER * SHARE_BYTES;
 constexpr int CONSUMERS = 256, COPIERS = RESIDENT == 1 ? 128 : 32, UNIT_N = 32;
-// A warpgroup gives a stage back when it has begun with its next one.
-static_assert(STAGES >= (SPLIT ? 3 : 2));
+// A warpgroup gives a stage back when it has begun with its next one. Barriers know even rounds from odd ones only:
+// if SPLIT, each must have its own stages, or it would miss rounds.
+static_assert(STAGES >= 2 && (!SPLIT || (STAGES >= 4 && STAGES % 2 == 0)));
 // Halves of a tile that a warpgroup multiplies, and warps of a block that give a stage back.
 constexpr int PARTS = ALTERNATE ? HALVES : 1, READERS = CONSUMERS / 32 / (ALTERNATE || SPLIT ? 2 : 1);
 // Columns of which a warpgroup finishes the sums, and steps from one of its own to the next.
@@ -49,11 +51,16 @@ struct Job {
     const float* scale; // (N,) or null for 1, of RESIDUAL
     const float* sin;   // (patches, HEAD_DIM / 2), of ROPE
     const float* cos;
+    void* copy;         // of HANDS_ON: (M, N), contiguous
+    float2* parts;      // (M, part_count), of HANDS_ON's rows or of FOLDED's, see hopper_moments.cuh
+    const float* sums;  // (N,), of FOLDED
     long long out_stride;
     int rotated, patches, extras; // of ROPE: columns to turn, and tokens of a crop
     int columns, column_tiles;    // columns: N, a multiple of UNIT_N
     int steps;                    // of BLOCK_K
     int together, alone, spread;  // see Schedule
+    int part_count;
+    float eps;
     RowTile row_tiles[MAX_ROW_TILES];
 };
 
@@ -259,8 +266,11 @@ __device__ __forceinline__ void consume(
         for (int part = 0; part < PARTS; ++part) start_sums(job, tile, SPLIT && group == 1, acc[part]);
         const Place place(tile, job, first, SPLIT ? group * OWN_N : 0);
         wait_for_inputs();
-        Before before;
-        load_before(job, place, before);
+        Before before[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            load_before(job, Place(tile, job, first + part * HALF_M, SPLIT ? group * OWN_N : 0), before[part]);
+        }
         if (follows || (lags && group == 1)) wait_for_other(group);
         const int telling = leads ? job.steps - 1 : lags && group == 0 ? lag - 1 : -1;
         const bool whole = PARTS > 1 && tile.at.rows > HALF_M;
@@ -275,10 +285,10 @@ __device__ __forceinline__ void consume(
 #if SPLIT
         float sums[OWN_N / 2];
         exchange_sums(group, acc[0], sums, exchange);
-        write(job, place, sums, before, own_staging);
+        write(job, place, sums, before[0], own_staging);
 #else
-        write(job, place, acc[0], before, own_staging);
-        if (whole) write(job, Place(tile, job, HALF_M, 0), acc[PARTS - 1], before, own_staging);
+        write(job, place, acc[0], before[0], own_staging);
+        if (whole) write(job, Place(tile, job, HALF_M, 0), acc[PARTS - 1], before[PARTS - 1], own_staging);
 #endif
         if (RESIDENT > 1) return; // one tile each: needs no registers for what comes after it
     }
