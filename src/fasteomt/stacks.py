@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from fasteomt.engine.asked import resolved
-from fasteomt.engine.tuning import Table, usable
-from fasteomt.errors import InputError, brief
+from fasteomt.engine.tuning import Table
+from fasteomt.errors import InputError, UnsupportedError, brief
 from fasteomt.model.spec import ModelSpec
-from fasteomt.ops import linear
+from fasteomt.ops import implementation, linear
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan, plan_by_op
 
@@ -46,8 +46,8 @@ class Stack:
     on_gpu: by op; on a CPU all are the default ones, with nothing fused.
     rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
-    norm: the op that normalises it in blocks: 'add_norm', or, where `add` is 'linear' and its implementation
-        'cuda' can be had, 'linear': folded into the product after it.
+    norm: the op that normalises it in blocks: 'add_norm', or, if `add` is 'linear', 'linear': folded into the
+        product after it.
     logits: the format in which mask logits leave the network.
     graph: replay one CUDA graph, rather than launch kernel by kernel.
     chains: of crops side by side on a GPU, see `engine.chains`, where their number can be divided by it.
@@ -70,6 +70,9 @@ class Stack:
 
         Args:
             table: of measurements; None for what is known of the GPU here that is `target`, if there is one.
+
+        Raises:
+            UnsupportedError: norms are to be folded, and products on `target` can't.
         """
         if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
@@ -85,7 +88,9 @@ class _Grouping:
         self.implementations = Implementations() if on_cpu else stack.on_gpu
         self.rope = "rope" if on_cpu else stack.rope
         self.add = "add_norm" if on_cpu else stack.add
-        self.folds = stack.norm == "linear" and self.add == "linear" and folds_norms(target, spec)
+        self.folds = stack.norm == "linear" and not on_cpu
+        if self.folds:
+            _check_folding(stack, spec, target)
 
     def groups(self) -> list[Group]:
         spec = self.spec
@@ -168,12 +173,20 @@ class _Grouping:
         return Group(names, getattr(self.implementations, op), self.recipe)
 
 
-def folds_norms(target: Target, spec: ModelSpec) -> bool:
-    """Whether the products of blocks can fold norms on `target`."""
+def _check_folding(stack: Stack, spec: ModelSpec, target: Target) -> None:
+    """Whether the products of blocks can fold norms on `target`.
+
+    Raises:
+        UnsupportedError: they can't.
+    """
     width, heads = spec.embed_dim, spec.embed_dim // spec.num_heads
-    kinds = (("rope", heads, "folded"), ("gelu", 0, "folded"), ("residual", 0, "handed on"))
-    problems = (linear.Problem(128, width, width, torch.bfloat16, *kind) for kind in kinds)
-    return all(usable(target, "linear", "cuda", problem) for problem in problems)
+    for kind in (("rope", heads, "folded"), ("gelu", 0, "folded"), ("residual", 0, "handed on")):
+        try:
+            implementation("linear", "cuda", target, linear.Problem(128, width, width, torch.bfloat16, *kind))
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"stack '{stack.name}': no folded norms here: {error}: leave out '+folded'"
+            ) from None
 
 
 # Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.

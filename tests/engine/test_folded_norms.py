@@ -11,9 +11,10 @@ from test_kernels import GEOMETRIES, SMALL, awake
 from fasteomt.checkpoint import random_checkpoint
 from fasteomt.engine.kernels import Kernels
 from fasteomt.engine.tuning import Table
-from fasteomt.errors import InputError
+from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
+from fasteomt.ops import target
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan
 from fasteomt.stacks import get_stack
@@ -69,11 +70,19 @@ def test_plans_fold_where_products_can() -> None:
     )
 
 
-def test_other_gpus_have_norms_of_their_own() -> None:
+@pytest.mark.parametrize(("model", "arch"), [("vitb16", "sm_120"), ("vitb16", "sm_80"), ("vits16", "sm_90")])
+def test_what_cannot_fold_says_so(model: str, arch: str) -> None:
+    changes = {"embed_dim": 96, "num_heads": 3, "ffn_hidden": 384} if model == "vits16" else {}
+    spec = ModelSpec.from_name(model, **changes)
+    get_stack("fp16").plan(spec, Target.named(arch), Table())
+    with pytest.raises(UnsupportedError, match=r"fp16\+folded.*leave out '\+folded'"):
+        get_stack("fp16+folded").plan(spec, Target.named(arch), Table())
+
+
+def test_on_a_cpu_nothing_is_fused() -> None:
     spec = ModelSpec.from_name("vitb16")
-    for target in (Target.named("sm_120"), Target.named("sm_80")):
-        plain, varied = (get_stack(name).plan(spec, target, Table()) for name in ("fp16", "fp16+folded"))
-        assert plain == varied
+    plain, varied = (get_stack(name).plan(spec, target.CPU, Table()) for name in ("fp16", "fp16+folded"))
+    assert plain == varied
 
 
 def test_a_norm_is_folded_only_after_what_adds_to_the_stream(small_spec: ModelSpec) -> None:
