@@ -36,7 +36,8 @@ struct Place {
 
 // Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait. A norm that is
 // folded in comes before the bias.
-__device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N / 2]) {
+__device__ __forceinline__ void
+start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N / 2]) {
     const Place at(tile, job, 0, 0);
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {

@@ -1,12 +1,12 @@
 // One linear layer for Hopper (sm_90a): x (M, K) W (N, K)^T + bias, and what follows it.
 //
-// Blocks stay for the whole launch, one a multiprocessor; or two share one, and each does one tile. One thread of the last warps copies tiles of x
-// and W into a ring of STAGES; the first two warpgroups multiply: each 64 of a tile's 128 rows, or, if they
-// ALTERNATE, every other tile as a whole, so that one multiplies while the other finishes its results. Tiles of 64
-// rows that they share are SPLIT: each does every other step, and then they add their sums. The ring
-// runs on from one tile into the next, so that the next one is being fetched while results are written. The
-// blocks of a cluster work on different rows and the same columns, and each fetches its share of W for all:
-// reading from L2 is what limits otherwise. Weights are fetched before the kernel that makes x has ended.
+// Blocks stay for the whole launch, one a multiprocessor; or two share one, and each does one tile. One thread of
+// the last warps copies tiles of x and W into a ring of STAGES; the first two warpgroups multiply: each 64 of a
+// tile's 128 rows, or, if they ALTERNATE, every other tile as a whole, so that one multiplies while the other
+// finishes its results. Tiles of 64 rows that they share are SPLIT: each does every other step, and then they add
+// their sums. The ring runs on from one tile into the next, so that the next one is being fetched while results are
+// written. The blocks of a cluster work on different rows and the same columns, and each fetches its share of W for
+// all, which spares L2. Weights are fetched before the kernel that makes x has ended.
 //
 // Defined by who compiles this:
 //   BLOCK_N           columns of a tile, a multiple of 32 up to 256
@@ -204,27 +204,28 @@ __device__ __forceinline__ void exchange_sums(
 ) {
 #if SPLIT
     static_assert(OWN_N / 2 % (2 * PASSED) == 0);
-    const u32 thread = threadIdx.x % 128;
+    const u32 place = exchange + threadIdx.x % 128 * 16;
+    constexpr int HALF_BYTES_OF_ROOM = EXCHANGE_BYTES / 4;
+    const auto sum_of = [&](bool mine, int i) { return (group == 0) == mine ? acc[i] : acc[OWN_N / 2 + i]; };
 #pragma unroll
     for (int from = 0; from < OWN_N / 2; from += PASSED) {
-        const u32 room = exchange + from / PASSED % 2 * (EXCHANGE_BYTES / 2);
+        const u32 room = place + from / PASSED % 2 * (EXCHANGE_BYTES / 2);
+        const u32 left = room + group * HALF_BYTES_OF_ROOM, found = room + (1 - group) * HALF_BYTES_OF_ROOM;
 #pragma unroll
         for (int i = 0; i < PASSED; i += 4) {
-            float4 others;
-            others.x = group == 0 ? acc[OWN_N / 2 + from + i] : acc[from + i];
-            others.y = group == 0 ? acc[OWN_N / 2 + from + i + 1] : acc[from + i + 1];
-            others.z = group == 0 ? acc[OWN_N / 2 + from + i + 2] : acc[from + i + 2];
-            others.w = group == 0 ? acc[OWN_N / 2 + from + i + 3] : acc[from + i + 3];
-            store_shared(room + ((group * PASSED + i) / 4 * 128 + thread) * 16, others);
+            const int at = from + i;
+            const float4 others{sum_of(false, at), sum_of(false, at + 1), sum_of(false, at + 2), sum_of(false, at + 3)};
+            store_shared(left + i / 4 * 128 * 16, others);
         }
         meet_other();
 #pragma unroll
         for (int i = 0; i < PASSED; i += 4) {
-            const float4 got = load_shared_floats(room + (((1 - group) * PASSED + i) / 4 * 128 + thread) * 16);
-            own[from + i] = got.x + (group == 0 ? acc[from + i] : acc[OWN_N / 2 + from + i]);
-            own[from + i + 1] = got.y + (group == 0 ? acc[from + i + 1] : acc[OWN_N / 2 + from + i + 1]);
-            own[from + i + 2] = got.z + (group == 0 ? acc[from + i + 2] : acc[OWN_N / 2 + from + i + 2]);
-            own[from + i + 3] = got.w + (group == 0 ? acc[from + i + 3] : acc[OWN_N / 2 + from + i + 3]);
+            const int at = from + i;
+            const float4 got = load_shared_floats(found + i / 4 * 128 * 16);
+            own[at] = got.x + sum_of(true, at);
+            own[at + 1] = got.y + sum_of(true, at + 1);
+            own[at + 2] = got.z + sum_of(true, at + 2);
+            own[at + 3] = got.w + sum_of(true, at + 3);
         }
     }
 #endif
@@ -258,6 +259,7 @@ __device__ __forceinline__ void consume(
                 if (lane < CLUSTER) barrier_arrive(empty + 8 * at.stage, lane);
             }
             if (leads) tell_other(group);
+            if (SPLIT) meet_other(); // the next tile's steps may be at stages that were the other's
             continue;
         }
         const bool lags = lag && tile.at.rows > HALF_M;
