@@ -69,7 +69,8 @@ def speed(results: Mapping[str, RoundResults], source: str) -> str:
     if not found:
         return "No speed figures have been measured yet."
     models = list(dict.fromkeys(model for line in found.values() for model in line))
-    rows, commands = [], {}
+    rows = []
+    commands: dict[str, None] = {}
     for (gpu, metric, stack, baseline), line in found.items():
         figures = [_against(line[model][2]) if model in line else "-" for model in models]
         evidence = dict.fromkeys(f"{row.accuracy}, {row.by}" for _, _, row in line.values())
