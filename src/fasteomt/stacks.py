@@ -179,6 +179,11 @@ def _check_folding(stack: Stack, spec: ModelSpec, target: Target) -> None:
     Raises:
         UnsupportedError: they can't.
     """
+    if stack.add != "linear":
+        raise UnsupportedError(
+            f"stack '{stack.name}': no folded norms, since its products don't add to the stream: leave out "
+            "'+folded'"
+        )
     width, heads = spec.embed_dim, spec.embed_dim // spec.num_heads
     for kind in (("rope", heads, "folded"), ("gelu", 0, "folded"), ("residual", 0, "handed on")):
         try:

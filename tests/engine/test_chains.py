@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,6 +19,7 @@ from fasteomt.engine.tuning import Entry, Table, problem_key
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops import linear
 from fasteomt.ops.target import Target
+from fasteomt.plan import Group
 from fasteomt.stacks import get_stack
 
 CPU = torch.device("cpu")
@@ -47,17 +50,12 @@ def test_programs_of_chains_share_what_they_read_and_write(small_spec: ModelSpec
     assert chains.classes.shape[-1] == len(small_spec.class_ids) + 1
     marked: Counter[str] = Counter()
 
-    class Mark:
-        def __init__(self, group: object) -> None:
-            self.group = group
+    @contextmanager
+    def mark(group: Group) -> Iterator[None]:
+        marked[str(group)] += 1
+        yield
 
-        def __enter__(self) -> None:
-            marked[str(self.group)] += 1
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    masks, classes = chains.run(Mark)  # type: ignore[arg-type]
+    masks, classes = chains.run(mark)
     assert masks.data_ptr() == chains.masks.data_ptr() and classes.data_ptr() == chains.classes.data_ptr()
     single = engine(small_spec, "bf16").program(2)
     assert len(chains.launches) == 2 * len(single.launches)

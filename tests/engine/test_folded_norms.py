@@ -10,13 +10,14 @@ from test_kernels import GEOMETRIES, SMALL, awake
 
 from fasteomt.checkpoint import random_checkpoint
 from fasteomt.engine.kernels import Kernels
+from fasteomt.engine.packing import Packing
 from fasteomt.engine.tuning import Table
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.reference import Eomt
 from fasteomt.model.spec import ModelSpec
 from fasteomt.ops import target
 from fasteomt.ops.target import Target
-from fasteomt.plan import Group, Plan
+from fasteomt.plan import Group, Plan, sites
 from fasteomt.stacks import get_stack
 
 CPU, SM_90 = torch.device("cpu"), Target.named("sm_90")
@@ -99,3 +100,24 @@ def test_a_norm_is_folded_only_after_what_adds_to_the_stream(small_spec: ModelSp
         Kernels(
             small_spec, random_checkpoint(small_spec).weights, in_fp32(Plan(tuple(groups))), CPU, graph=True
         )
+
+
+def test_stacks_whose_products_do_not_add_cannot_fold() -> None:
+    with pytest.raises(UnsupportedError, match=r"torch_fp16\+folded.*leave out '\+folded'"):
+        get_stack("torch_fp16+folded").plan(ModelSpec.from_name("vitb16"), SM_90, Table())
+
+
+def test_weights_are_folded_in_fp32_whatever_their_format_is() -> None:
+    spec = ModelSpec.from_name("vitt16", **SMALL | HEADS)
+    weights = {name: one.bfloat16() for name, one in awake(random_checkpoint(spec).weights).items()}
+    by_name = {site.name: site for site in sites(spec)}
+    fc1, norm = by_name["block.1.fc1"], by_name["block.1.norm2"]
+    dense = Packing(spec, weights, CPU).dense([fc1], torch.float16, torch.float32, norm)
+    weight, gain, offset, bias = (
+        weights[f"{module.upstream}.{part}"].float()
+        for module, part in ((fc1, "weight"), (norm, "weight"), (norm, "bias"), (fc1, "bias"))
+    )
+    assert dense.bias is not None and dense.sums is not None
+    assert torch.equal(dense.weight, (weight * gain).half())
+    assert torch.allclose(dense.bias, bias + weight @ offset)
+    assert torch.allclose(dense.sums, dense.weight.float().sum(dim=1), atol=1e-5)

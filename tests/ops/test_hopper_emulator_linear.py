@@ -144,27 +144,22 @@ class Inputs:
         self.stream = torch.randn(m, n)
         if case.norm == "folded":
             rows = (self.x.float() * (1 + 2 * torch.rand(m, 1)) + torch.randn(m, 1)).to(case.dtype)
-            copied, parts = torch.empty_like(rows), torch.empty(m, k // PART, 2)
-            nothing = torch.zeros(k, 1, dtype=case.dtype), None, rows.float(), torch.ones(k)
-            handed_on = HandedOn(copied, parts)
-            reference.run(
-                torch.zeros(m, 1, dtype=case.dtype), *nothing[:3], epilogue="residual", scale=nothing[3],
-                norm=handed_on,
-            )  # fmt: skip
+            parts = torch.empty(m, k // PART, 2)
+            reference.hand_on(rows.float(), HandedOn(torch.empty_like(rows), parts))
             self.x = rows
             self.options["norm"] = Folded(parts, self.weight.float().sum(dim=1), 1e-5)
+        self.handed_on: HandedOn | None = None
+        wanted = self.options
         if case.norm == "handed on":
-            made = torch.full((m, n), torch.nan, dtype=case.dtype), torch.full((m, n // PART, 2), torch.nan)
-            self.options["norm"] = HandedOn(*made)
-        self.exact = self.stream.clone()
-        self.handed_on = None
-        if isinstance(self.options.get("norm"), HandedOn):
-            self.handed_on = HandedOn(*(one.clone() for one in made))
-            reference.run(
-                self.x, self.weight, self.bias, self.exact, **self.options | {"norm": self.handed_on}
+            found, self.handed_on = (
+                HandedOn(
+                    torch.full((m, n), torch.nan).to(case.dtype), torch.full((m, n // PART, 2), torch.nan)
+                )
+                for _ in range(2)
             )
-            return
-        reference.run(self.x, self.weight, self.bias, self.exact, **self.options)
+            self.options, wanted = self.options | {"norm": found}, self.options | {"norm": self.handed_on}
+        self.exact = self.stream.clone()
+        reference.run(self.x, self.weight, self.bias, self.exact, **wanted)
 
 
 def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:

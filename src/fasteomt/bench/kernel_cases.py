@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -18,6 +18,7 @@ from fasteomt.bench.lock import gpu_lock
 from fasteomt.bench.telemetry import Sample
 from fasteomt.bench.timer import Candidate, CudaClock, estimate, measure, rotations
 from fasteomt.bench.worker import WorkerSpoilt
+from fasteomt.engine.program import forked
 from fasteomt.engine.tuning import problem_key
 from fasteomt.errors import brief, one_line
 from fasteomt.ops import attention, implementation, linear
@@ -111,7 +112,8 @@ class LinearCase(_Case):
             turned = {"rotation": self.rotation(job.rows, p.head_dim), "rotated": heads // 3 * 2 * p.head_dim}
             self.options |= turned
         if p.norm == "folded":
-            parts = self.normal(p.m, p.k // linear.PART, 2, dtype=torch.float32).square() + linear.PART
+            parts = self.normal(p.m, p.k // linear.PART, 2, dtype=torch.float32)
+            parts[..., 1] = linear.PART * (1 + parts[..., 1].square())
             self.options["norm"] = linear.Folded(parts, self.weight.float().sum(dim=1), 1e-6)
         if p.norm == "handed on":
             made = self.normal(p.m, p.n), self.normal(p.m, p.n // linear.PART, 2, dtype=torch.float32)
@@ -303,28 +305,19 @@ class _SideBySide:
         self._call, self._sets, self._next = call, sets, 0
         # Weights are the same for all; activations, the first and the last, are a chain's own.
         self._own = [(sets[0][0].clone(), sets[0][-1].clone()) for _ in range(chains)]
-        self._streams = [torch.cuda.Stream(device) for _ in self._own] if device.type == "cuda" else []
+        self._streams = [torch.cuda.Stream(device) if x.is_cuda else None for x, _ in self._own]
 
     def __call__(self) -> None:
         weights = [self._sets[(self._next + i) % len(self._sets)][1:-1] for i in range(self.CALLS)]
         self._next += self.CALLS
-        for i, (x, out) in enumerate(self._own):
-            with self._beside(i):
+        for stream, (x, out) in zip(self._streams, self._own, strict=True):
+            with forked(stream):
                 for number, some in enumerate(weights):
                     with ordinary_launches() if number == 0 else nullcontext():
                         self._call(x, *some, out)
         for stream in self._streams:
-            torch.cuda.current_stream().wait_stream(stream)
-
-    @contextmanager
-    def _beside(self, number: int) -> Iterator[None]:
-        """On a stream of its own, where there are any, after all that the current one has to do."""
-        if not self._streams:
-            yield
-            return
-        self._streams[number].wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._streams[number]):
-            yield
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
 
 
 def _finalists(rough: dict[Choice, float]) -> list[Choice]:

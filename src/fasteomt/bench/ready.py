@@ -14,7 +14,7 @@ import torch
 
 from fasteomt.bench.results import Measured
 from fasteomt.bench.worker import CallFailed, Worker
-from fasteomt.checkpoint import resolve
+from fasteomt.checkpoint import resolve, resolve_spec
 from fasteomt.engine import Engine
 from fasteomt.ops.target import Target
 from fasteomt.stacks import Stack
@@ -33,13 +33,12 @@ def ready_rows(name: str, device: torch.device, stack: Stack, *, crops: int) -> 
     Args:
         name: of the checkpoint, as `resolve` takes it.
     """
-    spec = resolve(name).spec
-    common: dict[str, Any] = {
-        "model": spec.short_name, "stack": stack.name, "plan": stack.plan(spec, Target.of(device)).hash,
-        "metric": "ready_s", "crops": crops, "frames": 1, "batch": 1, "streams": 1, "by": "native",
-    }  # fmt: skip
-    rows = []
+    spec, rows = resolve_spec(name), []
     with _empty_caches():
+        common: dict[str, Any] = {
+            "model": spec.short_name, "stack": stack.name, "plan": stack.plan(spec, Target.of(device)).hash,
+            "metric": "ready_s", "crops": crops, "frames": 1, "batch": 1, "streams": 1, "by": "native",
+        }  # fmt: skip
         for phase in ("cold", "warm"):
             worker = Worker()
             try:

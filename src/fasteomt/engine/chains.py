@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from fasteomt.engine.program import Launch, Mark, Program
+from fasteomt.engine.program import Launch, Mark, Program, forked
 
 
 class Chains:
@@ -26,7 +26,7 @@ class Chains:
     def __init__(self, crops: Tensor, masks: Tensor, classes: Tensor, programs: Sequence[Program]) -> None:
         self.crops, self.masks, self.classes = crops, masks, classes
         self._first, *self._others = programs
-        self._streams = [torch.cuda.Stream(crops.device) for _ in self._others] if crops.is_cuda else []
+        self._streams = [torch.cuda.Stream(crops.device) if crops.is_cuda else None for _ in self._others]
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -36,16 +36,11 @@ class Chains:
     @torch.inference_mode()
     def run(self, mark: Mark = lambda group: nullcontext()) -> tuple[Tensor, Tensor]:
         """As `Program.run`."""
-        if not self._streams:
-            for program in (self._first, *self._others):
-                program.run(mark)
-            return self.masks, self.classes
-        current = torch.cuda.current_stream(self.crops.device)
         for stream, program in zip(self._streams, self._others, strict=True):
-            stream.wait_stream(current)
-            with torch.cuda.stream(stream):
+            with forked(stream):
                 program.run(mark, joins=True)
         self._first.run(mark)
         for stream in self._streams:
-            current.wait_stream(stream)
+            if stream is not None:
+                torch.cuda.current_stream(stream.device).wait_stream(stream)
         return self.masks, self.classes

@@ -75,9 +75,10 @@ class Packing:
         biases = [bias for _, bias in parts if bias is not None]
         bias = torch.cat(biases) if biases else None
         if norm is not None:
-            gain, offset = (self._weights[f"{norm.upstream}.{part}"] for part in ("weight", "bias"))
-            shift = weight.float() @ offset.float()
-            bias = shift if bias is None else bias + shift
+            gain, offset = (self._weights[f"{norm.upstream}.{part}"].float() for part in ("weight", "bias"))
+            weight = weight.float()
+            shift = weight @ offset
+            bias = shift if bias is None else bias.float() + shift
             weight = weight * gain
         padding = self.outputs(sites) - weight.shape[0]
         name = sites[0].upstream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -117,13 +117,23 @@ class Program:
             _run(self._after, mark)
         else:
             current = torch.cuda.current_stream(self.crops.device)
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
+            with forked(self._stream):
                 _run(self._side, mark, joins=True)
             _run(self._middle, mark)
             current.wait_stream(self._stream)
             _run(self._after, mark, joins=True)
         return self.masks, self.classes
+
+
+@contextmanager
+def forked(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What is launched within goes to `stream`, if not None, after all that the current one has to do."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    with torch.cuda.stream(stream):
+        yield
 
 
 def _run(launches: list[Launch], mark: Mark, *, joins: bool = False) -> None:

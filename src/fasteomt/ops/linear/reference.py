@@ -48,10 +48,15 @@ def run(
         y = out + scale * y
     out.copy_(y)
     if isinstance(norm, HandedOn):
-        norm.copy.copy_(y)
-        parts = y.unflatten(1, (-1, PART))
-        mean = parts.mean(dim=2, keepdim=True)
-        norm.parts.copy_(torch.stack([mean[..., 0], (parts - mean).square().sum(dim=2)], dim=2))
+        hand_on(y, norm)
+
+
+def hand_on(stream: Tensor, norm: HandedOn) -> None:
+    """Write what `norm` holds of a stream (M, N) fp32."""
+    norm.copy.copy_(stream)
+    parts = stream.unflatten(1, (-1, PART))
+    mean = parts.mean(dim=2, keepdim=True)
+    norm.parts.copy_(torch.stack([mean[..., 0], (parts - mean).square().sum(dim=2)], dim=2))
 
 
 def moments(parts: Tensor) -> tuple[Tensor, Tensor]:
