@@ -32,17 +32,33 @@ class Case:
 
 
 # Tokens that are whole units of 64 queries, and 1, 5, 8 or more beyond; fewer than a unit, a block of keys or
-# the ring's stages; blocks with fewer units than warpgroups; scores that make old maxima too low.
+# the ring's stages; blocks with fewer units than warpgroups; one, two and more steps; scores that make old
+# maxima too low, that are huge or all alike.
 CASES = {
     "one block of keys": Case(Rows(1, 12, 5), Config(2, 128), heads=3),
     "whole units": Case(Rows(2, 128, 0), Config(4, 64), dtype=FP16),
     "extra warps, three crops": Case(Rows(3, 64, 5), Config(2, 160), dtype=FP16, stages=5),
     "extra warps, one query": Case(Rows(1, 192, 1), Config(3, 96), scale=3.0),
-    "extra warps, blocks share a head": Case(Rows(1, 320, 8), Config(2, 32, 2), heads=2, scale=2.0),
+    "extra warps, blocks share a head": Case(Rows(1, 320, 8), Config(2, 32, 1, 2), heads=2, scale=2.0),
     "extra warps, large scores": Case(Rows(2, 256, 5), Config(4, 48), scale=12.0, stages=5),
     "extra warps, small blocks": Case(Rows(3, 64, 5), Config(1, 16), heads=4),
     "rows beyond a crop": Case(Rows(2, 245, 5), Config(5, 32)),
-    "rows beyond a crop, large scores": Case(Rows(1, 150, 25), Config(2, 48, 2), dtype=FP16, scale=3.0),
+    "rows beyond a crop, large scores": Case(Rows(1, 150, 25), Config(2, 48, 1, 2), dtype=FP16, scale=3.0),
+    "pairs, one block of keys": Case(Rows(1, 90, 5), Config(1, 96, 2), stages=5),
+    "pairs, equal scores": Case(Rows(1, 120, 5), Config(1, 64, 2), dtype=FP16, scale=0.0, stages=5),
+    "pairs, extra warps": Case(Rows(2, 256, 5), Config(2, 48, 2), scale=12.0, stages=5),
+    "pairs and one unit more": Case(Rows(1, 150, 25), Config(2, 32, 2), dtype=FP16, scale=5.0, stages=6),
+    "pairs, polynomials": Case(
+        Rows(1, 128, 5), Config(1, 64, 2, polynomials=True), dtype=FP16, scale=4.0, stages=5
+    ),
+    "pairs, polynomials, large scores": Case(
+        Rows(1, 240, 10), Config(2, 64, 2, polynomials=True), scale=12.0, stages=5
+    ),
+    "pairs in blocks that span heads and crops": Case(
+        Rows(2, 256, 5), Config(2, 48, 2, spans=True), heads=3, dtype=FP16, scale=3.0, stages=5
+    ),
+    "blocks that span heads": Case(Rows(1, 320, 8), Config(3, 32, spans=True), heads=2),
+    "pairs, huge scores": Case(Rows(1, 240, 10), Config(2, 64, 2), scale=100.0, stages=5),
 }
 
 
@@ -77,22 +93,30 @@ def test_computes_what_the_reference_does(name: str) -> None:
 
 
 BEYOND, EXTRA = CASES["rows beyond a crop"], CASES["extra warps, large scores"]
-SMALL = CASES["extra warps, small blocks"]
+SMALL, PAIRS = CASES["extra warps, small blocks"], CASES["pairs, extra warps"]
+SPANS = CASES["pairs in blocks that span heads and crops"]
+UNEVEN, POLYNOMIALS = CASES["pairs and one unit more"], CASES["pairs, polynomials, large scores"]
 BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     "keys are given back while they are read": (
         BEYOND,
         (
             (
-                "    multiply_wait<1>();\n    in_use_until_here(scores);\n    ring.give_back(keys);",
-                "    ring.give_back(keys);\n    multiply_wait<1>();\n    in_use_until_here(scores);",
+                "    multiply_wait<1>();\n        in_use_until_here(scores);\n        ring.give_back(keys);",
+                "    ring.give_back(keys);\n        multiply_wait<1>();\n        in_use_until_here(scores);",
             ),
         ),
     ),
     "values are given back while they are read": (
         BEYOND,
         (
-            ("    in_use_until_here(before);\n    ring.give_back(values);", "    in_use_until_here(before);"),
-            ("    next = ring.take();\n", "    next = ring.take();\n    ring.give_back(values);\n"),
+            (
+                "        unit.values_are_added();\n        ring.give_back(values);",
+                "        unit.values_are_added();",
+            ),
+            (
+                "        next = ring.take();\n        unit.",
+                "        next = ring.take(), ring.give_back(values);\n unit.",
+            ),
         ),
     ),
     "results go where other warps read their queries": (BEYOND, (("    warpgroup_sync(group);\n", ""),)),
@@ -111,17 +135,76 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     ),
     "a ring of three stages never moves on": (
         replace(SMALL, stages=3),
-        (('static_assert(STAGES >= 4, "the ring would never move on");\n', ""),),
+        (('static_assert(STAGES >= (UNITS > 1 ? 5 : 4), "the ring would never move on");\n', ""),),
     ),
+    "extra warps add values twice": (PAIRS, (("(values + c * 16 * ROW_BYTES)", "values"),)),
     "what extra warps leave is read before it is there": (EXTRA, (("    extra_sync();\n", ""),)),
     "the first extra warp adds for other queries": (EXTRA, (("sum * own[i % 2]", "sum * own[i / 2 % 2]"),)),
-    "extra warps aren't waited for": (EXTRA, ((" + (tile.extra > 0 ? EXTRA_WARPS : 0)", ""),)),
-    "padding counts as keys": (BEYOND, (("if (key >= job.rest) scores[i] = NOTHING;", ""),)),
+    "extra warps aren't waited for": (EXTRA, ((" + (tiles[i].extra > 0 ? EXTRA_WARPS : 0)", ""),)),
+    "padding counts as keys": (BEYOND, (("if (key >= count) scores[i] = NOTHING;", ""),)),
     "results keep their old scale": (EXTRA, (("            total[half] *= shrink;\n", ""),)),
+    "no warpgroup has the first turn": (BEYOND, (("        turns.begin();\n", ""),)),
+    "the last turn is not waited for": (
+        BEYOND,
+        (("        turns.end();\n", ""), ("turns.begin();", "turns.end();")),
+    ),
+    "warpgroups skip a turn": (BEYOND, (("? 0 : group + 1", "? 0 : group + 2"),)),
+    "polynomials go beyond their exponents": (
+        POLYNOMIALS,
+        (("saturated(x, scale / 128.0f, ", "fmaf(x, scale / 128.0f, "),),
+    ),
+    "polynomials are of other exponents": (POLYNOMIALS, (("shift / 128.0f + 0.5f", "shift / 128.0f"),)),
+    "rings of two heads overlap": (
+        SPANS,
+        (("stages + tile * STAGES * STAGE_BYTES", "stages + tile * STAGE_BYTES"),),
+    ),
+    "two heads have the same keys": (SPANS, (("                ++pair;\n", ""),)),
+    "queries of two heads overlap": (
+        SPANS,
+        (("queries + (tile.before + unit) * UNIT_BYTES", "queries + unit * UNIT_BYTES"),),
+    ),
+    "extra warps are only of a block's first head": (SPANS, (("tiles[0].extra > 0 ? 0 : TILES - 1", "0"),)),
+    "the second warpgroup never starts": (
+        PAIRS,
+        (("        if (!FIRST && number == 1) turns.let_next_start();\n", ""),),
+    ),
+    "a pair waits for a warpgroup that has one unit": (UNEVEN, (("tile.units == groups * UNITS;", "true;"),)),
+    "keys are given back before the second unit needs them again": (
+        PAIRS,
+        (
+            (
+                "        weigh<FIRST>(job, ring, 1);\n        ring.give_back(keys);\n",
+                "        weigh<FIRST>(job, ring, 1);\n",
+            ),
+            (
+                "        const int before = values;\n",
+                "        const int before = values;\n        ring.give_back(keys);\n",
+            ),
+        ),
+    ),
+    "a pair's ring of four stages never moves on": (
+        replace(PAIRS, stages=4),
+        (('static_assert(STAGES >= (UNITS > 1 ? 5 : 4), "the ring would never move on");\n', ""),),
+    ),
+    "a pair's products are used before they are waited for": (PAIRS, (("        finish(0);\n", ""),)),
+    "both units have the same queries": (
+        PAIRS,
+        (("(tile.before + first + i) * UNIT_BYTES", "(tile.before + first) * UNIT_BYTES"),),
+    ),
+    "scores are multiplied again for other queries": (
+        PAIRS,
+        (("threadIdx.x / 32 % 4 * 16 * ROW_BYTES, true", "0, true"),),
+    ),
+    "scores are multiplied again with the wrong keys": (
+        PAIRS,
+        (("place(keys, false));\n            raise", "place(keys, true));\n            raise"),),
+    ),
+    "sums of weights that were too large remain": (PAIRS, (("            sums[0] = sums[1] = 0.0f;\n", ""),)),
+    "weights grow without bounds": (UNEVEN, (("fmaxf(sums[0], sums[1]) > LIMIT", "false"),)),
     "values are 8 rows further on": (BEYOND, (("16 * ROW_BYTES >> 4", "8 * ROW_BYTES >> 4"),)),
     "barriers lie where extra warps leave what they have": (
         EXTRA,
-        (("full = partials + PARTIAL_BYTES", "full = partials"),),
+        (("barriers = partials + PARTIAL_BYTES", "barriers = partials"),),
     ),
     "barriers are used before they are made": (BEYOND, (("    __syncthreads();\n", ""),)),
 }

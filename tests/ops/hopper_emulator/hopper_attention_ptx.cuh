@@ -6,6 +6,8 @@
 inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
 
 inline void warpgroup_sync(int group) { machine::meet_at_named_barrier(group + 1, 128); }
+inline void turn_wait(int group) { machine::meet_at_named_barrier(1 + WARPGROUPS + group, 256); }
+inline void turn_pass(int group) { machine::arrive_at_named_barrier(1 + WARPGROUPS + group, 256); }
 inline void extra_sync() { machine::meet_at_named_barrier(15, 96); }
 
 inline void in_use_until_here(float&) {}
@@ -102,6 +104,18 @@ inline u32 transpose(u32 value) {
         const u32 pair = all[(lane % 4 * 2 + i) * 4 + column / 2];
         out |= (column % 2 ? pair >> 16 : pair & 0xFFFF) << 16 * i;
     }
+    return out;
+}
+
+inline float saturated(float a, float b, float c) { return std::fmin(std::fmax(std::fma(a, b, c), 0.0f), 1.0f); }
+inline u32 bits_of(float value) {
+    u32 out;
+    memcpy(&out, &value, 4);
+    return out;
+}
+inline float float_of(u32 bits) {
+    float out;
+    memcpy(&out, &bits, 4);
     return out;
 }
 

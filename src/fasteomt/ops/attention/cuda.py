@@ -1,8 +1,8 @@
 """CUDA C++ for Hopper (`hopper_attention.cu`): fed by TMA, exponentials beside products, one round of blocks.
 
-A block has up to `Config.warpgroups` x 64 queries. For ViT-L and two crops of 1024 patches and 5 extras, 4
-warpgroups make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over take no
-block of their own: extra warps in one block of each head and crop do them.
+A block has up to `Config.warpgroups` x `Config.units` x 64 queries. For ViT-L and two crops of 1024 patches
+and 5 extras, 2 x 2 make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over
+take no block of their own: extra warps in one block of each head and crop do them.
 """
 
 from __future__ import annotations
@@ -31,20 +31,32 @@ _PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to t
 _BARRIER_BYTES = 8
 _STEP_OF_KEYS = 16  # that products of weights and values sum over
 _REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
-_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 64  # of threads that copy, and where extra warps are beside them
+_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 64  # at least, of threads that copy, and with extra warps beside them
 _RING_BYTES = 112 * 1024  # at most: more would be ahead of what is used, and start later
 _PROCESSOR_SHARED = 228 * 1024  # of which each block takes 1024 bytes more than it asks for
+# Weights may reach 2 to this power, see `hopper_attention.cu`.
+_SLACK = {torch.float16: 15, torch.bfloat16: 48}
 _MAX_ROWS = 1 << 24  # rows are int32 in the kernel, and so are the offsets within a crop
 
 
 @dataclass(frozen=True)
 class Config:
-    """`warpgroups`: of a block, at most, 64 queries each; `block_n`: keys at a time; `blocks`: that share a
-    processor."""
+    """`warpgroups`: of a block, at most; `block_n`: keys at a time; `units`: of 64 queries, that a warpgroup
+    has at most, 1 or 2 that take turns; `blocks`: that share a processor; `polynomials`: a
+    quarter of the exponentials are done by multiplications; `spans`: blocks may have units of two heads or
+    crops, which so are dealt evenly to all blocks."""
 
     warpgroups: int
     block_n: int
+    units: int = 1
     blocks: int = 1
+    polynomials: bool = False
+    spans: bool = False
+
+    @property
+    def most(self) -> int:
+        """Units of a block. A warpgroup's are of one head: of two, both may leave room for one."""
+        return self.warpgroups * self.units - (self.units - 1 if self.spans else 0)
 
     @property
     def threads(self) -> int:
@@ -55,7 +67,8 @@ class Config:
         """Of the threads that multiply and of the others, out of those that all of them start with."""
         others = _EXTRA_REGISTERS if extra else _COPY_REGISTERS
         pool = self.launch_registers * (self.warpgroups + 1)
-        return min(_MAX_REGISTERS, (pool - others) // self.warpgroups // 8 * 8), others
+        each = min(_MAX_REGISTERS, (pool - others) // self.warpgroups // 8 * 8)
+        return each, min(self.launch_registers, pool - self.warpgroups * each)
 
     @property
     def launch_registers(self) -> int:
@@ -64,7 +77,7 @@ class Config:
 
     @property
     def stages(self) -> int:
-        """Of the ring: as many as fit, but no more than help."""
+        """Of each ring: as many as fit, but no more than help."""
         room = min(_RING_BYTES, _PROCESSOR_SHARED // self.blocks - 1024 - self._shared(0))
         return room // (self._shared(1) - self._shared(0))
 
@@ -74,31 +87,35 @@ class Config:
         return self._shared(self.stages)
 
     def _shared(self, stages: int) -> int:
-        tiles = (self.warpgroups * UNIT + stages * self.block_n) * _ROW_BYTES
-        return tiles + _PARTIAL_BYTES + (2 * stages + 1) * _BARRIER_BYTES + 1024
+        all_stages = stages * (2 if self.spans else 1)
+        tiles = (self.warpgroups * self.units * UNIT + all_stages * self.block_n) * _ROW_BYTES
+        return tiles + _PARTIAL_BYTES + (2 * all_stages + 1) * _BARRIER_BYTES + 1024
 
 
-# The likely best first, where they need equally long by `_time`.
+# The likely best first, where they need equally long by `_time`. Fewer than 64 keys at a time are for want of
+# registers: their scores wait for shared memory, of which every product reads the queries anew.
 _CONFIGS = (
-    Config(4, 64),
+    Config(2, 64, 2),
+    Config(2, 64, 2, polynomials=True),
+    Config(2, 64, 2, spans=True),
+    Config(2, 48, 1, 2),
     Config(4, 48),
+    Config(3, 96),
     Config(2, 160),
     Config(2, 128),
-    Config(3, 96),
-    Config(2, 48, 2),
-    Config(2, 32, 2),
     Config(5, 32),
 )
 # The compiler keeps what tensor cores work on from this register on.
 _FIRST_REGISTER = 24
-_CANDIDATES = 5
+_CANDIDATES, _WORTH_TIMING = 3, 1.5  # how many, and how much longer than the best they may need
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Who does what of a head and crop; `hopper_attention.cu` says how it reads these numbers.
 
-    `units`: of 64 queries, dealt evenly to `tiles` blocks; `extra`: queries of the first block's extra warps.
+    `units`: of 64 queries, dealt evenly to `tiles` blocks, unless blocks span heads; `extra`: queries of
+    extra warps, in the block that has the first unit.
     `steps`: blocks of keys, of which the first has `rest`, padded to `last`.
     """
 
@@ -117,11 +134,15 @@ class Schedule:
         rest = (tokens - 1) % config.block_n + 1
         last = math.ceil(rest / _STEP_OF_KEYS) * _STEP_OF_KEYS
         steps = math.ceil(tokens / config.block_n)
-        return cls(units, math.ceil(units / config.warpgroups), extra, steps, rest, last)
+        return cls(units, math.ceil(units / config.most), extra, steps, rest, last)
 
     def units_of(self, tile: int) -> range:
         """As the kernel deals them."""
         return range(tile * self.units // self.tiles, (tile + 1) * self.units // self.tiles)
+
+    def blocks(self, pairs: int, config: Config) -> int:
+        """For `pairs` of a head and a crop."""
+        return math.ceil(pairs * self.units / config.most) if config.spans else pairs * self.tiles
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
@@ -142,23 +163,29 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 
 def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     """What is worth timing, the best guess first."""
-    found = [config for config in _CONFIGS if _fits(config, problem.rows.tokens)]
-    return tuple(sorted(found, key=lambda config: _time(target, problem, config))[:_CANDIDATES])
+    times = {each: _time(target, problem, each) for each in _CONFIGS if _fits(each, problem.rows.tokens)}
+    longest = _WORTH_TIMING * min(times.values())
+    found = sorted((config for config in times if times[config] < longest), key=times.__getitem__)
+    return tuple(found[:_CANDIDATES])
 
 
 def _fits(config: Config, tokens: int) -> bool:
     """Whether a thread has registers for a step: scores, the weights of the step before, and the result."""
-    registers, _ = config.registers(Schedule.of(tokens, config).extra > 0)
-    return _FIRST_REGISTER + config.block_n * 3 // 4 + HEAD_DIM // 2 < registers
+    schedule = Schedule.of(tokens, config)
+    if config.spans and schedule.units < config.most:
+        return False  # a block would span more than two
+    registers, _ = config.registers(schedule.extra > 0)
+    return _FIRST_REGISTER + config.units * (config.block_n * 3 // 4 + HEAD_DIM // 2) < registers
 
 
 def _time(target: Target, problem: Problem, config: Config) -> int:
     """Of the processor that has most to do, in units of 64 queries: a guess, all units taken as alike."""
     schedule = Schedule.of(problem.rows.tokens, config)
-    blocks = problem.rows.crops * problem.heads * schedule.tiles
+    pairs = problem.rows.crops * problem.heads
+    blocks = schedule.blocks(pairs, config)
     rounds, left = divmod(blocks, config.blocks * target.processors)
     most = rounds * config.blocks + math.ceil(left / target.processors)
-    return most * len(schedule.units_of(schedule.tiles - 1))
+    return most * math.ceil(pairs * schedule.units / blocks)
 
 
 def run(
@@ -175,7 +202,7 @@ def run(
     with torch.cuda.device(qkv.device):
         problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype)
         launch = _launch(problem, config, torch.cuda.current_device())
-        job = struct.pack("@2P7i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
+        job = struct.pack("@2P9i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
         maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
         hopper.launch(launch.kernel, launch.blocks, launch.threads, maps, job)
     return out
@@ -199,13 +226,16 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
     config = config or candidates(Target.of(torch.device("cuda", device)), problem)[0]
     tokens, heads = problem.rows.tokens, problem.heads
     plan = Schedule.of(tokens, config)
+    pairs = problem.rows.crops * heads
+    blocks = plan.blocks(pairs, config)
+    each, more = divmod(pairs * plan.units, blocks)
     kernel = _kernel(config, problem.dtype, plan.last, plan.extra > 0, device)
     return _Launch(
         kernel,
-        problem.rows.crops * heads * plan.tiles,
+        blocks,
         config.threads,
         (UNIT, config.block_n, plan.last),
-        (tokens, heads, plan.tiles, plan.units, plan.steps, plan.rest, plan.extra),
+        (tokens, heads, plan.tiles, plan.units, each, more, plan.steps, plan.rest, plan.extra),
     )
 
 
@@ -222,12 +252,16 @@ def compiled(config: Config, dtype: torch.dtype, last: int, extra: bool) -> nvrt
         "HEAD_DIM": HEAD_DIM,
         "WARPGROUPS": config.warpgroups,
         "BLOCKS": config.blocks,
+        "UNITS": config.units,
+        "SPANS": int(config.spans),
         "BLOCK_N": config.block_n,
         "LAST": last,
         "STAGES": config.stages,
         "EXTRA": int(extra),
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": others,
+        "POLYNOMIALS": int(config.polynomials),
+        "SLACK": _SLACK[dtype],
         **hopper.operands("BLOCK", "scores", config.block_n // 2),
         **hopper.operands("LAST", "scores", last // 2),
         **hopper.operands("OUT", "out", HEAD_DIM // 2, 4),

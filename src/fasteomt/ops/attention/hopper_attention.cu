@@ -1,22 +1,27 @@
 // Attention for Hopper (sm_90a): softmax(q k^T / sqrt(HEAD_DIM)) v within each crop, heads of 64 features.
 //
-// A block has WARPGROUPS x 64 queries of one head and crop. One thread copies all keys and values of them into
-// a ring of STAGES, BLOCK_N rows at a time. Each warpgroup goes over them on its own: while its tensor cores
-// sum up the values of one block of keys, it does the exponentials of the next one, whose scores were
-// multiplied before. The warpgroups of a multiprocessor drift apart, so that some multiply while others don't.
+// A block has up to WARPGROUPS x UNITS x 64 queries of one head and crop, or two. One thread copies all keys and values
+// of them into a ring of STAGES, BLOCK_N rows at a time. Each warpgroup goes over them on its own. With two units of 64
+// queries it takes turns: while tensor cores do the products of one, it does the exponentials of the other. With one
+// unit, tensor cores sum up the values of one block of keys during the exponentials of the next, whose scores it has
+// to wait for; so it is other warpgroups that keep them busy then.
 //
 // The keys that fill no block come first, LAST of them after padding: so the loop has no masks. Up to 8 queries
-// that are left over by the warpgroups' units of 64 are the extra warps', beside the thread that copies: they
-// take keys from the same ring, so that nobody reads them a second time, and each multiplies every third block.
+// that are left over by the units of 64 are the extra warps', beside the thread that copies: they take keys from
+// the same ring, so that nobody reads them a second time, and each multiplies every third block.
 //
 // Defined by who compiles this:
 //   HEAD_DIM            64: a row of queries, keys or values is 128 bytes, one atom of the swizzle
 //   WARPGROUPS, BLOCKS  warpgroups of a block that multiply; blocks that are to fit a multiprocessor
+//   UNITS               of a warpgroup, at most: 1 or 2
+//   SPANS               1 if a block's units may be of two heads or crops, each with a ring of its own, or 0
 //   BLOCK_N, LAST       keys at a time, a multiple of 16; of the first block, after padding
-//   STAGES              stages of the ring
+//   STAGES              stages of a ring
 //   EXTRA               1 for extra warps, or 0
 //   CONSUMER_REGISTERS  of a warpgroup's threads; PRODUCER_REGISTERS: of the others'
 //   TYPE                bf16 or f16, as PTX writes it
+//   POLYNOMIALS         1 to have a quarter of the exponentials done by multiplications, or 0
+//   SLACK               weights may reach 2^SLACK: that and a row's sums are finite, in TYPE and in fp32
 //   BLOCK_..., LAST_... operands of products, as ops/hopper.py writes them, whose sums are BLOCK_N or LAST `scores`
 //   OUT_...             of those whose sums are `out` and whose A are four registers
 
@@ -31,32 +36,57 @@ constexpr int EXTRA_WARPS = 3, NUMBERS = HEAD_DIM / 4 + 4, PARTIAL_BYTES = (EXTR
 constexpr float SCALE = 1.4426950408889634f / 8.0f;
 static_assert(HEAD_DIM == 64, "SCALE and a row's bytes are those of 64 features");
 // An extra warp keeps keys while it waits for their values, which are up to three stages behind.
-static_assert(STAGES >= 4, "the ring would never move on");
-// Weights are relative to a maximum that may be as old as to let them reach 2^SLACK. Sums in fp32 and rounding
-// to 16 bits lose nothing by that, and out is rarely scaled anew.
-constexpr float SLACK = 8.0f;
+// A pair of units keeps the stages of keys and values until the keys after next are there.
+static_assert(STAGES >= (UNITS > 1 ? 5 : 4), "the ring would never move on");
+// Weights are relative to a maximum that may be so old as to let them reach this. Sums in fp32 and rounding to 16 bits
+// lose nothing by that: both are as exact whatever the scale.
+constexpr float LIMIT = 1ull << SLACK;
+// How far below that scale weights start: a first block of few keys says little of the others' maximum.
+constexpr float MARGIN = 4.0f;
 constexpr float NOTHING = -3.0e38f; // the score of what is no key: its weight is 0
 
 struct Job {
     void* out;                 // (crops x tokens, heads x HEAD_DIM), contiguous
     const unsigned short* qkv; // (crops x tokens, 3 x heads x HEAD_DIM), contiguous
     int tokens, heads;         // tokens of a crop
-    int tiles, units;          // blocks that share a head's queries, and units of 64 that they have
+    int tiles, units;          // blocks that share a head's queries, unless SPANS, and units of 64 that they have
+    int each, more;            // if SPANS, units of a block, and how many blocks have one more
     int steps;                 // blocks of keys
-    int rest, extra;           // keys of the first one; queries of the extra warps, which the first tile has
+    int rest, extra;           // keys of the first one; queries of the extra warps, beside a head's first units
 };
 
+// What a block has of one head and crop. If SPANS there may be a second one, with which the next begins.
+constexpr int TILES = 1 + SPANS;
 struct Tile {
     int head, crop, first_unit, units, extra;
+    int before; // units that the block has of another one
 
-    __device__ __forceinline__ explicit Tile(const Job& job) {
-        const int pair = blockIdx.x / job.tiles, tile = blockIdx.x % job.tiles;
+    __device__ __forceinline__ Tile(const Job& job, int which) {
+        int pair;
+        before = 0;
+        if (SPANS) {
+            const int block = blockIdx.x, first = block * job.each + min(block, job.more);
+            const int all = job.each + (block < job.more);
+            pair = first / job.units;
+            first_unit = first % job.units;
+            units = min(all, job.units - first_unit);
+            if (which == 1) {
+                ++pair;
+                first_unit = 0;
+                before = units;
+                units = all - units;
+            }
+        } else {
+            const int tile = blockIdx.x % job.tiles;
+            pair = blockIdx.x / job.tiles;
+            first_unit = tile * job.units / job.tiles;
+            units = (tile + 1) * job.units / job.tiles - first_unit;
+        }
         head = pair % job.heads;
         crop = pair / job.heads;
-        first_unit = tile * job.units / job.tiles;
-        units = (tile + 1) * job.units / job.tiles - first_unit;
-        extra = tile == 0 ? job.extra : 0;
+        extra = first_unit == 0 && units > 0 ? job.extra : 0;
     }
+    __device__ __forceinline__ int groups() const { return (units + UNITS - 1) / UNITS; }
 };
 
 constexpr u64 NEXT_16_FEATURES = 32 >> 4, NEXT_16_ROWS = 16 * ROW_BYTES >> 4;
@@ -82,35 +112,47 @@ struct Ring {
     }
 };
 
+// Keys or values of a step.
+__device__ __forceinline__ void
+put(const TensorMap& block_rows, const TensorMap& last_rows, const Job& job, const Tile& tile, Ring& ring, int step,
+    int part) {
+    const u32 barrier = ring.full + 8 * ring.at.stage;
+    const int column = (part * job.heads + tile.head) * HEAD_DIM, row = tile.crop * job.tokens;
+    barrier_wait(ring.empty + 8 * ring.at.stage, ring.at.parity ^ 1);
+    // The first step has the last keys.
+    if (step == 0) {
+        barrier_arrive_expecting(barrier, LAST * ROW_BYTES);
+        copy_box(ring.address(), last_rows, column, row + (job.steps - 1) * BLOCK_N, barrier);
+    } else {
+        barrier_arrive_expecting(barrier, STAGE_BYTES);
+        copy_box(ring.address(), block_rows, column, row + (step - 1) * BLOCK_N, barrier);
+    }
+    ring.at.advance();
+}
+
 __device__ __forceinline__ void produce(
     const TensorMap& unit_rows, const TensorMap& block_rows, const TensorMap& last_rows, const Job& job,
-    const Tile& tile, Ring ring, u32 queries, u32 queries_full
+    const Tile (&tiles)[TILES], Ring (&rings)[TILES], u32 queries, u32 queries_full
 ) {
-    const int width = job.heads * HEAD_DIM, column = tile.head * HEAD_DIM, row = tile.crop * job.tokens;
-    barrier_arrive_expecting(queries_full, tile.units * UNIT_BYTES);
-    for (int unit = 0; unit < tile.units; ++unit) {
-        const int first = row + (tile.first_unit + unit) * UNIT;
-        copy_box(queries + unit * UNIT_BYTES, unit_rows, column, first, queries_full);
-    }
-    const auto put = [&](int step, int part) {
-        const u32 barrier = ring.full + 8 * ring.at.stage;
-        barrier_wait(ring.empty + 8 * ring.at.stage, ring.at.parity ^ 1);
-        // The first step has the last keys.
-        if (step == 0) {
-            barrier_arrive_expecting(barrier, LAST * ROW_BYTES);
-            copy_box(ring.address(), last_rows, part * width + column, row + (job.steps - 1) * BLOCK_N, barrier);
-        } else {
-            barrier_arrive_expecting(barrier, STAGE_BYTES);
-            copy_box(ring.address(), block_rows, part * width + column, row + (step - 1) * BLOCK_N, barrier);
+    barrier_arrive_expecting(queries_full, (tiles[TILES - 1].before + tiles[TILES - 1].units) * UNIT_BYTES);
+#pragma unroll
+    for (const Tile& tile : tiles) {
+        for (int unit = 0; unit < tile.units; ++unit) {
+            const int row = tile.crop * job.tokens + (tile.first_unit + unit) * UNIT;
+            copy_box(
+                queries + (tile.before + unit) * UNIT_BYTES, unit_rows, tile.head * HEAD_DIM, row, queries_full
+            );
         }
-        ring.at.advance();
-    };
-    put(0, 1);
-    for (int step = 1; step < job.steps; ++step) {
-        put(step, 1);
-        put(step - 1, 2);
     }
-    put(job.steps - 1, 2);
+    // Tiles side by side: one waits for the other no longer than rings are full.
+    for (int step = 0; step <= job.steps; ++step) {
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) {
+            if (tiles[i].units == 0) continue;
+            if (step < job.steps) put(block_rows, last_rows, job, tiles[i], rings[i], step, 1);
+            if (step > 0) put(block_rows, last_rows, job, tiles[i], rings[i], step - 1, 2);
+        }
+    }
 }
 
 template <int COUNT> __device__ __forceinline__ void in_use_until_here(float (&values)[COUNT]) {
@@ -122,13 +164,37 @@ template <int COUNT> __device__ __forceinline__ void in_use_until_here(u32 (&val
     for (int i = 0; i < COUNT; ++i) in_use_until_here(values[i]);
 }
 
+// Where lane i finds row i % 8 of matrix i / 8, of four that are 16 rows by 2 chunks of 16 bytes: `down`, the second
+// is 8 rows below the first, else a chunk further. The swizzle lets other chunks be reached by ^.
+__device__ __forceinline__ u32 place(u32 rows, bool down) {
+    const int lane = threadIdx.x % 32, second = lane / 8 % 2, third = lane / 16;
+    const int row = lane % 8 + 8 * (down ? second : third), chunk = down ? third : second;
+    return rows + row * ROW_BYTES + ((chunk ^ (row & 7)) * 16);
+}
+
+// 2^(x scale + shift) by multiplications, which there is more room for than for MUFU's exponentials: at least 2^-64
+// and at most 2^64, within 8e-5 of the exact value, less than rounding to 16 bits adds.
+static_assert(SLACK < 64, "what is too large must show");
+constexpr float ROUNDS = 12582912.0f; // 3 2^22: numbers near it are whole, and end in their difference's bits
+__device__ __forceinline__ float polynomial(float x, float scale, float shift) {
+    // From 0 to 1, for exponents from -64 to 64. A power of 2 scales without rounding.
+    const float place = saturated(x, scale / 128.0f, shift / 128.0f + 0.5f);
+    const float whole = fmaf(place, 128.0f, ROUNDS - 64.0f);
+    const float rest = fmaf(place, 128.0f, ROUNDS - 64.0f - whole); // -0.5 to 0.5
+    float out = fmaf(0.05517166906f, rest, 0.2426111222f);
+    out = fmaf(out, rest, 0.6932609855f);
+    out = fmaf(out, rest, 0.9999280735f);
+    return float_of(bits_of(out) + (bits_of(whole) << 23));
+}
+
 // What one thread of a warpgroup has of its warp's 16 rows: rows lane / 4 and 8 further, and of each 8 columns
 // (keys, or features of `out`) 2 beside one another: number 4 g + 2 h + i is column 8 g + 2 (lane % 4) + i of
 // row lane / 4 + 8 h. Products read weights, two packed in a register, in the same order.
 struct Softmax {
     float out[HEAD_DIM / 2];
-    float shift[2]; // minus a maximum, scaled; the same in the 4 lanes that share a row
-    float total[2]; // of this lane's columns
+    // Minus a maximum, scaled, and MARGIN; the same in the 4 lanes that share a row.
+    float shift[2] = {-NOTHING, -NOTHING};
+    float total[2] = {}; // of this lane's columns
 
     template <int COUNT> __device__ __forceinline__ static float highest(const float (&scores)[COUNT], int half) {
         float top = fmaxf(scores[2 * half], scores[2 * half + 1]);
@@ -138,31 +204,17 @@ struct Softmax {
         }
         return top;
     }
-    __device__ __forceinline__ static float highest_of_row(float top) {
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    }
 
-    __device__ __forceinline__ void start(const float (&scores)[LAST / 2]) {
+    // To this lane's `top`, of scores. Maxima don't fall: `total` and `out` are scaled for those that rise.
+    template <bool FIRST> __device__ __forceinline__ void raise(const float (&top)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            shift[half] = -SCALE * highest_of_row(highest(scores, half));
-            total[half] = 0.0f;
-        }
-    }
-
-    // Takes new maxima if an old one has become too low: rarely, so it may wait for products that add to `out`.
-    __device__ __forceinline__ void adapt(const float (&scores)[BLOCK_N / 2]) {
-        const float top[2] = {highest(scores, 0), highest(scores, 1)};
-        const float above = fmaxf(fmaf(top[0], SCALE, shift[0]), fmaf(top[1], SCALE, shift[1]));
-        if (!__any_sync(~0u, above > SLACK)) return;
-        multiply_wait<0>();
-        in_use_until_here(out);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float now = fminf(shift[half], -SCALE * highest_of_row(top[half]));
+            const float of_pair = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 1));
+            const float of_row = fmaxf(of_pair, __shfl_xor_sync(~0u, of_pair, 2));
+            const float now = fminf(shift[half], -SCALE * of_row - MARGIN);
             const float shrink = power_of_two(now - shift[half]);
             shift[half] = now;
+            if (FIRST) continue;
             total[half] *= shrink;
 #pragma unroll
             for (int g = 0; g < HEAD_DIM / 8; ++g) {
@@ -172,84 +224,303 @@ struct Softmax {
         }
     }
 
-    // Scores become weights.
-    template <int COUNT> __device__ __forceinline__ void exponentials(float (&scores)[COUNT]) {
+    // Scores become weights, which are added to `sums` of this lane.
+    template <int COUNT>
+    __device__ __forceinline__ void exponentials(float (&scores)[COUNT], float (&sums)[2]) const {
 #pragma unroll
         for (int i = 0; i < COUNT; i += 2) {
             const int half = i / 2 % 2;
-            scores[i] = power_of_two(fmaf(scores[i], SCALE, shift[half]));
-            scores[i + 1] = power_of_two(fmaf(scores[i + 1], SCALE, shift[half]));
-            total[half] += scores[i] + scores[i + 1];
+            // Of each 32 keys the last 8.
+            const bool multiplies = POLYNOMIALS && i / 4 % 4 == 3;
+#pragma unroll
+            for (int j = i; j < i + 2; ++j) {
+                scores[j] = multiplies ? polynomial(scores[j], SCALE, shift[half])
+                                       : power_of_two(fmaf(scores[j], SCALE, shift[half]));
+            }
+            sums[half] += scores[i] + scores[i + 1];
+        }
+    }
+
+    // Of the first block of keys, of which `count` are keys.
+    __device__ __forceinline__ void weigh_first(float (&scores)[LAST / 2], int count) {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < LAST / 2; ++i) {
+            const int key = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            if (key >= count) scores[i] = NOTHING;
+        }
+        raise<true>({highest(scores, 0), highest(scores, 1)});
+        exponentials(scores, total);
+    }
+
+    // Of another block. Takes new maxima if an old one has become too low: rarely, so it may wait for products that
+    // add to `out`.
+    __device__ __forceinline__ void weigh(float (&scores)[BLOCK_N / 2]) {
+        const float top[2] = {highest(scores, 0), highest(scores, 1)};
+        const float above = fmaxf(fmaf(top[0], SCALE, shift[0]), fmaf(top[1], SCALE, shift[1]));
+        if (__any_sync(~0u, above > SLACK)) {
+            multiply_wait<0>();
+            in_use_until_here(out);
+            raise<false>(top);
+        }
+        exponentials(scores, total);
+    }
+
+    // The same without a look for maxima: it is the weights' sums that tell when one was too low. By then the scores
+    // are lost, and the warp multiplies them again. `out` is at rest.
+    __device__ __forceinline__ void weigh(float (&scores)[BLOCK_N / 2], u32 queries, u32 keys) {
+        float sums[2] = {};
+        exponentials(scores, sums);
+        if (__any_sync(~0u, fmaxf(sums[0], sums[1]) > LIMIT)) {
+            multiply_again(scores, place(queries + threadIdx.x / 32 % 4 * 16 * ROW_BYTES, true), place(keys, false));
+            raise<false>({highest(scores, 0), highest(scores, 1)});
+            sums[0] = sums[1] = 0.0f;
+            exponentials(scores, sums);
+        }
+        total[0] += sums[0];
+        total[1] += sums[1];
+    }
+
+    // Scores of a warp's 16 queries: by products of the warp, since other warps of the group need none.
+    __device__ __forceinline__ static void multiply_again(float (&scores)[BLOCK_N / 2], u32 queries, u32 keys) {
+#pragma unroll
+        for (int g = 0; g < BLOCK_N / 16; ++g) {
+            float sums[2][4] = {};
+#pragma unroll
+            for (int k = 0; k < HEAD_DIM / 16; ++k) {
+                u32 rows[4], columns[4];
+                load_matrices(rows, queries ^ (32 * k));
+                load_matrices(columns, (keys + g * 16 * ROW_BYTES) ^ (32 * k));
+                multiply_in_warp(sums[0], rows, columns[0], columns[1]);
+                multiply_in_warp(sums[1], rows, columns[2], columns[3]);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i) scores[8 * g + i] = sums[i / 4][i % 4];
         }
     }
 };
 
-template <int COUNT>
-__device__ __forceinline__ void pack_weights(u32 (&weights)[COUNT / 2], const float (&scores)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT / 2; ++i) weights[i] = pack(scores[2 * i], scores[2 * i + 1]);
+// The first of an array, as many as a step with COUNT needs.
+template <int COUNT, class Type, int ALL> __device__ __forceinline__ Type (&first_of(Type (&array)[ALL]))[COUNT] {
+    static_assert(COUNT <= ALL, "no more than there are");
+    return reinterpret_cast<Type(&)[COUNT]>(array);
 }
 
-// scores (64, KEYS) = queries keys^T
-template <int KEYS>
-__device__ __forceinline__ void start_scores(float (&scores)[KEYS / 2], u64 queries, u64 keys) {
-    multiply_first_keys<KEYS>(scores, queries, keys);
-#pragma unroll
-    for (int i = 1; i < HEAD_DIM / 16; ++i) {
-        multiply_keys<KEYS>(scores, queries + i * NEXT_16_FEATURES, keys + i * NEXT_16_FEATURES);
-    }
-    multiply_commit();
-}
+using Scores = float[BLOCK_N / 2];
+using Weights = u32[BLOCK_N / 4];
 
-// out (64, HEAD_DIM) += weights (64, KEYS) values, or = if FIRST.
-template <bool FIRST, int COUNT>
-__device__ __forceinline__ void start_values(float (&out)[HEAD_DIM / 2], const u32 (&weights)[COUNT], u64 values) {
+// Up to 64 queries of a warpgroup, which are at `queries` in shared memory.
+struct Unit {
+    Softmax state;
+    Weights weights = {};
+    u32 queries;
+
+    // scores (64, KEYS) = queries keys^T
+    template <int KEYS> __device__ __forceinline__ void start_scores(Scores& all, u32 keys) const {
+        const u64 a = descriptor(queries), b = descriptor(keys);
+        float(&scores)[KEYS / 2] = first_of<KEYS / 2>(all);
+        multiply_first_keys<KEYS>(scores, a, b);
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 4) {
-        const u64 rows = values + i / 4 * NEXT_16_ROWS;
-        if (FIRST && i == 0) {
-            multiply_first_values(out, weights[i], weights[i + 1], weights[i + 2], weights[i + 3], rows);
-        } else {
-            multiply_values(out, weights[i], weights[i + 1], weights[i + 2], weights[i + 3], rows);
+        for (int i = 1; i < HEAD_DIM / 16; ++i) {
+            multiply_keys<KEYS>(scores, a + i * NEXT_16_FEATURES, b + i * NEXT_16_FEATURES);
         }
     }
-    multiply_commit();
-}
 
-// The scores of a step, whose keys are in stage `next`, beside the values of the step before, whose weights are
-// `before`; `weights` may be the same registers.
-template <bool FIRST, int COUNT>
-__device__ __forceinline__ void
-advance(Softmax& state, u32 (&before)[COUNT], u32 (&weights)[BLOCK_N / 4], u64 queries, Ring& ring, int& next) {
-    float scores[BLOCK_N / 2];
-    const int keys = next;
-    multiply_fence();
-    start_scores<BLOCK_N>(scores, queries, descriptor(ring.address_of(keys)));
-    const int values = ring.take();
-    start_values<FIRST>(state.out, before, descriptor(ring.address_of(values)));
-    multiply_wait<1>();
-    in_use_until_here(scores);
-    ring.give_back(keys);
-    state.adapt(scores);
-    state.exponentials(scores);
-    // Waiting here, not later, is a branch that keeps the compiler from moving exponentials behind what follows.
-    next = ring.take();
-    multiply_wait<0>();
-    in_use_until_here(state.out);
-    in_use_until_here(before);
-    ring.give_back(values);
-    pack_weights(weights, scores);
-}
+    // out (64, HEAD_DIM) += weights (64, KEYS) values, or = if OVERWRITES.
+    template <bool OVERWRITES, int KEYS> __device__ __forceinline__ void start_values(u32 values) {
+        const u64 b = descriptor(values);
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i += 4) {
+            const u64 rows = b + i / 4 * NEXT_16_ROWS;
+            if (OVERWRITES && i == 0) {
+                multiply_first_values(state.out, weights[i], weights[i + 1], weights[i + 2], weights[i + 3], rows);
+            } else {
+                multiply_values(state.out, weights[i], weights[i + 1], weights[i + 2], weights[i + 3], rows);
+            }
+        }
+    }
 
-template <bool FIRST, int COUNT>
-__device__ __forceinline__ void finish(Softmax& state, u32 (&weights)[COUNT], const Ring& ring, int values) {
-    multiply_fence();
-    start_values<FIRST>(state.out, weights, descriptor(ring.address_of(values)));
-    multiply_wait<0>();
-    in_use_until_here(state.out);
-    in_use_until_here(weights);
-    ring.give_back(values);
-}
+    template <int KEYS> __device__ __forceinline__ void pack_weights(const Scores& scores) {
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; ++i) weights[i] = pack(scores[2 * i], scores[2 * i + 1]);
+    }
+
+    __device__ __forceinline__ void values_are_added() {
+        multiply_wait<0>();
+        in_use_until_here(state.out);
+        in_use_until_here(weights);
+    }
+};
+
+// In which a block's warpgroups start products, one after another, a step at a time.
+struct Turns {
+    int group, groups;
+
+    // The last one lets the first one begin, and the first one hears of the last one's last turn.
+    __device__ __forceinline__ void begin() const {
+        if (groups > 1 && group == groups - 1) turn_pass(0);
+    }
+    __device__ __forceinline__ void end() const {
+        if (groups > 1 && group == 0) turn_wait(0);
+    }
+    __device__ __forceinline__ void wait() const {
+        if (groups > 1) turn_wait(group);
+    }
+    __device__ __forceinline__ void pass() const {
+        if (groups > 1) turn_pass(group == groups - 1 ? 0 : group + 1);
+    }
+
+    // Or only at the start, so that those who would always do the same at once are apart from there on.
+    __device__ __forceinline__ void start_late() const {
+        if (group > 0) turn_wait(group);
+    }
+    __device__ __forceinline__ void let_next_start() const {
+        if (group < groups - 1) turn_pass(group + 1);
+    }
+};
+
+// One unit. Warpgroups start products in turn, so that they don't all wait for scores at once, and then all do
+// exponentials while tensor cores have nothing left to do.
+struct Single {
+    Unit units[1];
+    Turns turns;
+
+    // A step whose keys are in stage `next`, beside the values of the step before.
+    template <bool FIRST> __device__ __forceinline__ void advance(Ring& ring, int& next) {
+        Unit& unit = units[0];
+        Scores scores;
+        const int keys = next;
+        turns.wait();
+        multiply_fence();
+        unit.start_scores<BLOCK_N>(scores, ring.address_of(keys));
+        multiply_commit();
+        const int values = ring.take();
+        unit.start_values<FIRST, FIRST ? LAST : BLOCK_N>(ring.address_of(values));
+        multiply_commit();
+        turns.pass();
+        multiply_wait<1>();
+        in_use_until_here(scores);
+        ring.give_back(keys);
+        unit.state.weigh(scores);
+        // Waiting here, not later, is a branch that keeps the compiler from moving exponentials behind what follows.
+        next = ring.take();
+        unit.values_are_added();
+        ring.give_back(values);
+        unit.pack_weights<BLOCK_N>(scores);
+    }
+
+    template <bool FIRST> __device__ __forceinline__ void finish(const Ring& ring, int values) {
+        multiply_fence();
+        units[0].start_values<FIRST, FIRST ? LAST : BLOCK_N>(ring.address_of(values));
+        multiply_commit();
+        units[0].values_are_added();
+        ring.give_back(values);
+    }
+
+    __device__ __forceinline__ void run(const Job& job, Ring& ring) {
+        Unit& unit = units[0];
+        {
+            Scores scores;
+            const int keys = ring.take();
+            multiply_fence();
+            unit.start_scores<LAST>(scores, ring.address_of(keys));
+            multiply_commit();
+            multiply_wait<0>();
+            in_use_until_here(first_of<LAST / 2>(scores));
+            ring.give_back(keys);
+            unit.state.weigh_first(first_of<LAST / 2>(scores), job.rest);
+            unit.pack_weights<LAST>(scores);
+        }
+        int next = ring.take();
+        if (job.steps == 1) {
+            finish<true>(ring, next);
+            return;
+        }
+        turns.begin();
+        advance<true>(ring, next);
+        for (int step = 2; step < job.steps; ++step) advance<false>(ring, next);
+        finish<false>(ring, next);
+        turns.end();
+    }
+};
+
+#if UNITS == 2
+// Two units that take turns. Each has products under way, of this step's values and the next step's scores, while the
+// other has its exponentials done.
+struct Pair {
+    Unit units[2];
+    Turns turns;
+    Scores scores[2];
+    // Stages: of the step's and the next step's keys, and of values that products under way add.
+    int keys, next_keys, values;
+
+    template <bool FIRST> __device__ __forceinline__ void weigh(const Job& job, const Ring& ring, int which) {
+        Unit& unit = units[which];
+        if constexpr (FIRST) {
+            unit.state.weigh_first(first_of<LAST / 2>(scores[which]), job.rest);
+        } else {
+            unit.state.weigh(scores[which], unit.queries, ring.address_of(keys));
+        }
+        unit.pack_weights<FIRST ? LAST : BLOCK_N>(scores[which]);
+    }
+
+    // Products of the step's values and, if MORE, of the next step's scores.
+    template <bool FIRST, bool MORE> __device__ __forceinline__ void start(const Ring& ring, int which) {
+        multiply_fence();
+        if (MORE) units[which].start_scores<BLOCK_N>(scores[which], ring.address_of(next_keys));
+        units[which].start_values<FIRST, FIRST ? LAST : BLOCK_N>(ring.address_of(values));
+        multiply_commit();
+    }
+
+    // Products are waited for before the other unit's start, not after: the compiler serialises those that stay under
+    // way around a loop beside others.
+    __device__ __forceinline__ void finish(int which) {
+        units[which].values_are_added();
+        in_use_until_here(scores[which]);
+    }
+
+    // The first unit's scores are there, and products of the second one are under way; so they are after the step.
+    template <bool FIRST, bool MORE> __device__ __forceinline__ void step(const Job& job, Ring& ring, int number) {
+        weigh<FIRST>(job, ring, 0);
+        if (!FIRST && number == 1) turns.let_next_start();
+        const int before = values;
+        values = ring.take();
+        finish(1);
+        if (!FIRST) ring.give_back(before);
+        start<FIRST, MORE>(ring, 0);
+        // Waiting so early is a branch that keeps the compiler from starting products amid exponentials.
+        const int after = MORE && number + 2 < job.steps ? ring.take() : 0;
+        weigh<FIRST>(job, ring, 1);
+        ring.give_back(keys);
+        finish(0);
+        start<FIRST, MORE>(ring, 1);
+        keys = next_keys;
+        next_keys = after;
+    }
+
+    __device__ __forceinline__ void run(const Job& job, Ring& ring) {
+        keys = ring.take();
+        multiply_fence();
+        units[0].start_scores<LAST>(scores[0], ring.address_of(keys));
+        multiply_commit();
+        units[1].start_scores<LAST>(scores[1], ring.address_of(keys));
+        multiply_commit();
+        multiply_wait<1>();
+        in_use_until_here(first_of<LAST / 2>(scores[0]));
+        if (job.steps == 1) {
+            step<true, false>(job, ring, 0);
+        } else {
+            next_keys = ring.take();
+            step<true, true>(job, ring, 0);
+            turns.start_late();
+            for (int i = 1; i < job.steps - 1; ++i) step<false, true>(job, ring, i);
+            step<false, false>(job, ring, job.steps - 1);
+        }
+        finish(1);
+        ring.give_back(values);
+    }
+};
+#endif
 
 // One warp's 16 rows of results go to memory by way of `staging`, 16 rows of 128 bytes, so that each lane writes
 // 16 bytes and a row all its 128. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
@@ -285,44 +556,26 @@ __device__ __forceinline__ void write(const Job& job, const Tile& tile, const So
     }
 }
 
+// What a warpgroup has to do, whose first unit is `first` of the tile's.
+template <class Group>
 __device__ __forceinline__ void
-consume(const Job& job, const Tile& tile, int group, Ring ring, u32 queries, u32 queries_full) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const u32 own = queries + group * UNIT_BYTES;
-    const u64 rows = descriptor(own);
-    Softmax state;
-    u32 first[LAST / 4];
-    barrier_wait(queries_full, 0);
-    {
-        float scores[LAST / 2];
-        const int keys = ring.take();
-        multiply_fence();
-        start_scores<LAST>(scores, rows, descriptor(ring.address_of(keys)));
-        multiply_wait<0>();
-        in_use_until_here(scores);
-        ring.give_back(keys);
+consume(
+    Group units, const Job& job, const Tile& tile, int group, int first, Ring ring, u32 queries, u32 queries_full
+) {
+    constexpr int COUNT = sizeof units.units / sizeof(Unit);
+    const int warp = threadIdx.x / 32 % 4;
 #pragma unroll
-        for (int i = 0; i < LAST / 2; ++i) {
-            const int key = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            if (key >= job.rest) scores[i] = NOTHING;
-        }
-        state.start(scores);
-        state.exponentials(scores);
-        pack_weights(first, scores);
-    }
-    int next = ring.take();
-    if (job.steps == 1) {
-        finish<true>(state, first, ring, next);
-    } else {
-        u32 weights[BLOCK_N / 4];
-        advance<true>(state, first, weights, rows, ring, next);
-        for (int step = 2; step < job.steps; ++step) advance<false>(state, weights, weights, rows, ring, next);
-        finish<false>(state, weights, ring, next);
-    }
+    for (int i = 0; i < COUNT; ++i) units.units[i].queries = queries + (tile.before + first + i) * UNIT_BYTES;
+    barrier_wait(queries_full, 0);
+    units.run(job, ring);
     // Other warps of the group have read their queries, too, where results go now.
     warpgroup_sync(group);
-    const int row = (tile.first_unit + group) * UNIT + warp * 16;
-    write(job, tile, state, row, own + warp * 16 * ROW_BYTES);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const Unit& unit = units.units[i];
+        const int row = (tile.first_unit + first + i) * UNIT + warp * 16;
+        write(job, tile, unit.state, row, unit.queries + warp * 16 * ROW_BYTES);
+    }
 }
 
 #if EXTRA
@@ -341,29 +594,26 @@ struct ExtraWarp {
         return top;
     }
 
-    // Where lane i finds row i % 8 of matrix i / 8, of four that are 16 rows by 2 chunks of 16 bytes: `down`, the
-    // second is 8 rows below the first, else a chunk further. The swizzle lets other chunks be reached by ^.
-    __device__ __forceinline__ static u32 place(u32 stage, bool down) {
-        const int lane = threadIdx.x % 32, second = lane / 8 % 2, third = lane / 16;
-        const int row = lane % 8 + 8 * (down ? second : third), chunk = down ? third : second;
-        return stage + row * ROW_BYTES + ((chunk ^ (row & 7)) * 16);
-    }
-
-    // 16 keys, of which the first `count` are keys, and their values.
-    __device__ __forceinline__ void add(u32 keys, u32 values, int count) {
+    // Keys 16 by 16, CHAINS times at once, and their values. The first `count` are keys.
+    template <int CHAINS> __device__ __forceinline__ void add(u32 keys, u32 values, int count) {
         const int lane = threadIdx.x % 32;
-        float scores[4] = {};
+        float scores[CHAINS][4] = {};
 #pragma unroll
         for (int k = 0; k < HEAD_DIM / 16; ++k) {
-            u32 features[4];
-            load_matrices(features, keys ^ (32 * k));
-            multiply_in_warp(scores, features, queries[k][0], queries[k][1]);
-        }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i / 2 * 8 + lane / 4 >= count) scores[i] = NOTHING;
+            for (int c = 0; c < CHAINS; ++c) {
+                u32 features[4];
+                load_matrices(features, (keys + c * 16 * ROW_BYTES) ^ (32 * k));
+                multiply_in_warp(scores[c], features, queries[k][0], queries[k][1]);
+            }
         }
-        const float top[2] = {fmaxf(scores[0], scores[2]), fmaxf(scores[1], scores[3])};
+        float top[2] = {NOTHING, NOTHING};
+#pragma unroll
+        for (int i = 0; i < 4 * CHAINS; ++i) {
+            float& score = scores[i / 4][i % 4];
+            if (i / 2 * 8 + lane / 4 >= count) score = NOTHING;
+            top[i % 2] = fmaxf(top[i % 2], score);
+        }
         const float above = fmaxf(fmaf(top[0], SCALE, shift[0]), fmaf(top[1], SCALE, shift[1]));
         if (__any_sync(~0u, above > SLACK)) {
 #pragma unroll
@@ -380,16 +630,20 @@ struct ExtraWarp {
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            scores[i] = power_of_two(fmaf(scores[i], SCALE, shift[i % 2]));
-            total[i % 2] += scores[i];
-        }
-        const u32 weights[2] = {transpose(pack(scores[0], scores[1])), transpose(pack(scores[2], scores[3]))};
+        for (int c = 0; c < CHAINS; ++c) {
 #pragma unroll
-        for (int m = 0; m < HEAD_DIM / 16; ++m) {
-            u32 features[4];
-            load_transposed(features, values ^ (32 * m));
-            multiply_in_warp(out[m], features, weights[0], weights[1]);
+            for (int i = 0; i < 4; ++i) {
+                scores[c][i] = power_of_two(fmaf(scores[c][i], SCALE, shift[i % 2]));
+                total[i % 2] += scores[c][i];
+            }
+            const u32 first = transpose(pack(scores[c][0], scores[c][1]));
+            const u32 second = transpose(pack(scores[c][2], scores[c][3]));
+#pragma unroll
+            for (int m = 0; m < HEAD_DIM / 16; ++m) {
+                u32 features[4];
+                load_transposed(features, (values + c * 16 * ROW_BYTES) ^ (32 * m));
+                multiply_in_warp(out[m], features, first, second);
+            }
         }
     }
 
@@ -438,11 +692,16 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
     for (int step = 0; step < job.steps; ++step) {
         // In the ring the next keys come before these keys' values.
         const int next_keys = step + 1 < job.steps ? ring.take() : 0, values = ring.take();
-        const u32 first_keys = ExtraWarp::place(ring.address_of(keys), true);
-        const u32 first_values = ExtraWarp::place(ring.address_of(values), false);
+        const u32 first_keys = place(ring.address_of(keys), true);
+        const u32 first_values = place(ring.address_of(values), false);
         const int count = step % EXTRA_WARPS != warp ? 0 : step == 0 ? job.rest : BLOCK_N;
-        for (int done = 0; done < count; done += 16) {
-            state.add(first_keys + done * ROW_BYTES, first_values + done * ROW_BYTES, count - done);
+        // Two chains at once, if there are registers: a warp has little else to do while it waits for one.
+        int done = 0;
+        for (; PRODUCER_REGISTERS >= 72 && count - done > 16; done += 32) {
+            state.add<2>(first_keys + done * ROW_BYTES, first_values + done * ROW_BYTES, count - done);
+        }
+        for (; count > done; done += 16) {
+            state.add<1>(first_keys + done * ROW_BYTES, first_values + done * ROW_BYTES, count - done);
         }
         __syncwarp();
         ring.give_back(keys);
@@ -483,18 +742,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     let_next_start();
     // Swizzling goes by address: boxes start at multiples of 1024 bytes.
     const u32 queries = (shared_address(memory) + 1023) & ~1023u;
-    const u32 stages = queries + WARPGROUPS * UNIT_BYTES, partials = stages + STAGES * STAGE_BYTES;
-    const u32 full = partials + PARTIAL_BYTES, empty = full + 8 * STAGES, queries_full = empty + 8 * STAGES;
-    const Ring ring{stages, full, empty};
-    const Tile tile(job);
+    const u32 stages = queries + WARPGROUPS * UNITS * UNIT_BYTES, partials = stages + TILES * STAGES * STAGE_BYTES;
+    const u32 barriers = partials + PARTIAL_BYTES, queries_full = barriers + TILES * 16 * STAGES;
+    const auto ring = [&](int tile) {
+        const u32 full = barriers + tile * 16 * STAGES;
+        return Ring{stages + tile * STAGES * STAGE_BYTES, full, full + 8 * STAGES};
+    };
+#if SPANS
+    const Tile tiles[TILES] = {Tile(job, 0), Tile(job, 1)};
+    Ring rings[TILES] = {ring(0), ring(1)};
+#else
+    const Tile tiles[TILES] = {Tile(job, 0)};
+    Ring rings[TILES] = {ring(0)};
+#endif
     if (threadIdx.x == CONSUMERS) {
         prefetch_map(unit_rows);
         prefetch_map(block_rows);
         prefetch_map(last_rows);
         barrier_init(queries_full, 1);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(full + 8 * stage, 1);
-            barrier_init(empty + 8 * stage, 4 * tile.units + (tile.extra > 0 ? EXTRA_WARPS : 0));
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) {
+            const int arrivals = 4 * tiles[i].groups() + (tiles[i].extra > 0 ? EXTRA_WARPS : 0);
+            if (arrivals == 0) continue;
+            for (int stage = 0; stage < STAGES; ++stage) {
+                barrier_init(rings[i].full + 8 * stage, 1);
+                barrier_init(rings[i].empty + 8 * stage, arrivals);
+            }
         }
         barriers_ready();
     }
@@ -505,15 +778,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     if (group == WARPGROUPS) {
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == CONSUMERS) {
-            produce(unit_rows, block_rows, last_rows, job, tile, ring, queries, queries_full);
+            produce(unit_rows, block_rows, last_rows, job, tiles, rings, queries, queries_full);
         }
 #if EXTRA
-        if (threadIdx.x >= CONSUMERS + 32 && tile.extra > 0) {
-            consume_extra(job, tile, ring, partials);
+        if (threadIdx.x >= CONSUMERS + 32) {
+            // At most one tile starts with a head's first units.
+            const int which = tiles[0].extra > 0 ? 0 : TILES - 1;
+            const Tile tile(job, which);
+            if (tile.extra > 0) consume_extra(job, tile, ring(which), partials);
         }
 #endif
     } else {
         more_registers<CONSUMER_REGISTERS>();
-        if (group < tile.units) consume(job, tile, group, ring, queries, queries_full);
+        const bool second = SPANS && group >= tiles[0].groups();
+        const Tile tile(job, second);
+        // Dealt evenly, within a tile.
+        const int own = second ? group - tiles[0].groups() : group, groups = tile.groups();
+        if (own >= groups) return;
+        const int first = own * tile.units / groups, count = (own + 1) * tile.units / groups - first;
+        // None between warpgroups with one unit and with two, whose turns differ, nor with those of another tile.
+        const bool alike = !SPANS && tile.units == groups * UNITS;
+        const Turns turns{alike ? group : 0, alike ? groups : 1};
+#if UNITS == 2
+        if (count == 2) consume(Pair{{}, turns}, job, tile, group, first, ring(second), queries, queries_full);
+#endif
+        if (count == 1) consume(Single{{}, turns}, job, tile, group, first, ring(second), queries, queries_full);
     }
 }

@@ -8,9 +8,21 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// All 128 threads of a warpgroup meet. Barrier 0 is __syncthreads'.
+// Named barriers: 0 is __syncthreads', then each warpgroup's own, then those of turns; 15 is the extra warps'.
+constexpr int TURNS = 1 + WARPGROUPS;
+static_assert(TURNS + WARPGROUPS <= 15, "there are 16");
+
+// All 128 threads of a warpgroup meet.
 __device__ __forceinline__ void warpgroup_sync(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+// Warpgroups' turns: it is `group`'s once another warpgroup passes it on.
+__device__ __forceinline__ void turn_wait(int group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(group + TURNS) : "memory");
+}
+__device__ __forceinline__ void turn_pass(int group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(group + TURNS) : "memory");
 }
 
 // The 96 threads of the extra warps meet.
@@ -103,6 +115,15 @@ __device__ __forceinline__ u32 transpose(u32 value) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(value));
     return out;
 }
+
+// a b + c, no less than 0 and no more than 1.
+__device__ __forceinline__ float saturated(float a, float b, float c) {
+    float out;
+    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(a), "f"(b), "f"(c));
+    return out;
+}
+__device__ __forceinline__ u32 bits_of(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
 
 __device__ __forceinline__ float load_shared_number(u32 address) {
     float v;
