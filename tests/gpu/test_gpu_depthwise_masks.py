@@ -11,6 +11,7 @@ from gpu_samples import distance
 from torch import Tensor
 
 from fasteomt.engine.graph import capture
+from fasteomt.errors import UnsupportedError
 from fasteomt.ops import depthwise_norm, implementation, mask_logits
 from fasteomt.ops.depthwise_masks import Problem, in_range, reference
 from fasteomt.ops.grid import Grid
@@ -31,6 +32,7 @@ CASES = [
     (Grid(1, 7, 0), 3, 48),
 ]
 EPS = 1e-5
+NAMES = ("fused", "cuda")
 
 
 class Sample:
@@ -76,45 +78,78 @@ class Sample:
         return out
 
 
-def fused_for(problem: Problem) -> ModuleType:
-    return implementation("depthwise_masks", "fused", Target.of(torch.device("cuda")), problem)
+def module_for(name: str, problem: Problem) -> ModuleType:
+    """The implementation, if it can do this on this GPU."""
+    try:
+        return implementation("depthwise_masks", name, Target.of(torch.device("cuda")), problem)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("grid", "queries", "channels"), CASES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("wide", [False, True])
 def test_no_worse_than_two_ops(
-    grid: Grid, queries: int, channels: int, dtype: torch.dtype, wide: bool
+    name: str, grid: Grid, queries: int, channels: int, dtype: torch.dtype, wide: bool
 ) -> None:
     out_dtype = torch.float32 if wide else dtype
     sample = Sample(Problem(grid, queries, channels, dtype, out_dtype))
     truth = sample.at_once(reference, torch.float32, sample.masks(torch.float32))
-    found = sample.at_once(fused_for(sample.problem), dtype, sample.masks(out_dtype))
+    found = sample.at_once(module_for(name, sample.problem), dtype, sample.masks(out_dtype))
     assert distance(found, truth) <= 2 * distance(sample.in_turn(sample.masks(out_dtype)), truth)
 
 
-@pytest.mark.parametrize("queries", [50, 100, 200])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("queries", [50, 100, 119, 200])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_every_configuration_with_channels_that_dwarf_the_others(queries: int, dtype: torch.dtype) -> None:
+def test_every_configuration_with_channels_that_dwarf_the_others(
+    name: str, queries: int, dtype: torch.dtype
+) -> None:
     sample = Sample(Problem(Grid(2, 32, 2), queries, 1024, dtype, torch.float32), massive=3)
-    fused = fused_for(sample.problem)
+    module = module_for(name, sample.problem)
     truth = sample.at_once(reference, torch.float32, sample.masks(torch.float32))
     limit = 2 * distance(sample.in_turn(sample.masks(torch.float32)), truth)
-    for config in fused.candidates(Target.of(truth.device), sample.problem):
-        found = sample.at_once(fused, dtype, sample.masks(torch.float32), config=config)
+    for config in module.candidates(Target.of(truth.device), sample.problem):
+        found = sample.at_once(module, dtype, sample.masks(torch.float32), config=config)
         assert distance(found, truth) <= limit, config
 
 
-def test_a_replay_computes_with_what_is_there_by_then() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_beyond_the_result_is_written(name: str) -> None:
+    problem = Problem(Grid(2, 5, 1), 23, 128, torch.bfloat16, torch.float32)
+    sample = Sample(problem)
+    module, shape = module_for(name, problem), sample.masks(torch.float32).shape
+    for config in module.candidates(Target.of(torch.device("cuda")), problem):
+        room = torch.full((4 + shape.numel() + 4096,), 77.0, device="cuda")
+        sample.at_once(
+            module, torch.bfloat16, room[4 : 4 + shape.numel()].view(shape).fill_(torch.nan), config=config
+        )
+        assert (room[:4] == 77).all() and (room[-4096:] == 77).all(), config
+        assert room.isfinite().all(), config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_repeats_itself(name: str) -> None:
+    sample = Sample(Problem(Grid(2, 32, 2), 100, 1024, torch.bfloat16, torch.float32))
+    module = module_for(name, sample.problem)
+    first = sample.at_once(module, torch.bfloat16, sample.masks(torch.float32))
+    for _ in range(20):
+        again = sample.at_once(module, torch.bfloat16, sample.masks(torch.float32))
+        assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_replay_computes_with_what_is_there_by_then(name: str) -> None:
     problem = Problem(Grid(2, 32, 1), 100, 768, torch.bfloat16, torch.bfloat16)
     sample = Sample(problem)
-    fused, (taps, eps) = fused_for(problem), in_range(sample.taps, EPS)
+    module, (taps, eps) = module_for(name, problem), in_range(sample.taps, EPS)
     folded = torch.empty(2, 101, 768, dtype=torch.bfloat16, device="cuda")
     sums, out = torch.empty(2, 200, device="cuda"), sample.masks(torch.bfloat16)
 
     def both() -> None:
-        fused.fold(sample.queries, sample.norm_weight, sample.norm_bias, folded, sums)
-        fused.run(sample.x, taps, eps, folded, sums, out, problem.grid)
+        module.fold(sample.queries, sample.norm_weight, sample.norm_bias, folded, sums)
+        module.run(sample.x, taps, eps, folded, sums, out, problem.grid)
 
     replay = capture(both)
     sample.x.normal_()

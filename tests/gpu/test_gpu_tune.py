@@ -9,7 +9,8 @@ import torch
 
 from fasteomt.bench.kernel_cases import Choice, Job, check, time_choices
 from fasteomt.bench.tune import choices_of, table_from, tune
-from fasteomt.ops import attention, linear
+from fasteomt.ops import attention, depthwise_masks, linear
+from fasteomt.ops.grid import Grid
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
 
@@ -21,6 +22,11 @@ JOBS = {
     "rope": Job("linear", linear.Problem(ROWS.total, 768, 256, torch.bfloat16, "rope", 64), ROWS),
     "residual": Job("linear", linear.Problem(ROWS.total, 256, 768, torch.bfloat16, "residual"), ROWS),
     "attention": Job("attention", attention.Problem(ROWS, 4, 64, torch.bfloat16), ROWS),
+    "masks": Job(
+        "depthwise_masks",
+        depthwise_masks.Problem(Grid(2, 8, 2), 100, 256, torch.bfloat16, torch.float32),
+        None,
+    ),
 }
 
 

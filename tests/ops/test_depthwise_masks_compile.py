@@ -11,6 +11,7 @@ from fasteomt.ops.grid import Grid
 from fasteomt.ops.target import Target
 
 fused = pytest.importorskip("fasteomt.ops.depthwise_masks.fused")
+folding = pytest.importorskip("fasteomt.ops.depthwise_masks.folding")
 
 PRODUCT = {"sm_90": "wgmma.mma_async", "sm_120": "mma.sync.aligned.m16n8k16"}
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -57,8 +58,8 @@ def test_folding_needs_few_registers(arch: str, channels: int) -> None:
     signature = {
         "queries": "*fp16", "norm_weight": "*fp32", "norm_bias": "*fp32", "folded": "*fp16", "sums": "*fp32",
     }  # fmt: skip
-    constants = {"QUERIES": 100, "CHANNELS": channels, "BLOCK": fused.triton.next_power_of_2(channels)}
-    found = compile_for(arch, fused.fold_queries, signature, constants)
+    constants = {"QUERIES": 100, "CHANNELS": channels, "BLOCK": folding.triton.next_power_of_2(channels)}
+    found = compile_for(arch, folding.fold_queries, signature, constants)
     assert found.spilled == 0 and found.registers <= 64
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fasteomt.ops.grid import Grid
 
-IMPLEMENTATIONS = ("reference", "fused")
+IMPLEMENTATIONS = ("reference", "fused", "cuda")
 
 
 @dataclass(frozen=True)

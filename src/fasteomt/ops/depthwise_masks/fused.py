@@ -1,4 +1,4 @@
-"""Two Triton kernels: a small one folds the norm into the queries, and one does all the rest.
+"""A Triton kernel; the queries are folded by `folding`.
 
 A program takes a tile of pixels and goes through the channels in steps. In each, a thread convolves four
 channels of a strip of pixels, whose neighbours it loads once, adds up their squares, and hands them, rounded,
@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteomt.ops.depthwise_masks import Problem
+from fasteomt.ops.depthwise_masks.folding import fold as fold
 from fasteomt.ops.early import early
 from fasteomt.ops.early_kernels import let_next_start, wait_for_inputs
 from fasteomt.ops.grid import Grid
@@ -100,36 +101,6 @@ def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
 @lru_cache
 def config_on(device: torch.device, problem: Problem) -> Config:
     return candidates(Target.of(device), problem)[0]
-
-
-@triton.jit
-def fold_queries(
-    queries: tl.tensor,
-    norm_weight: tl.tensor,
-    norm_bias: tl.tensor,
-    folded: tl.tensor,
-    sums: tl.tensor,
-    QUERIES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    let_next_start()
-    row, crop = tl.program_id(0), tl.program_id(1)
-    columns = tl.arange(0, BLOCK)
-    real = columns < CHANNELS
-    gain = tl.load(norm_weight + columns, mask=real, other=0.0)
-    offset = tl.load(norm_bias + columns, mask=real, other=0.0)
-    wait_for_inputs()
-    at = folded + (crop * (QUERIES + 1) + row) * CHANNELS + columns
-    if row == QUERIES:
-        tl.store(at, tl.full((BLOCK,), 1.0, folded.dtype.element_ty), mask=real)
-    else:
-        number = crop * QUERIES + row
-        query = tl.load(queries + number * CHANNELS + columns, mask=real, other=0.0).to(tl.float32)
-        product = (query * gain).to(folded.dtype.element_ty)
-        tl.store(at, product, mask=real)
-        tl.store(sums + number, tl.sum(product.to(tl.float32), axis=0))
-        tl.store(sums + tl.num_programs(1) * QUERIES + number, tl.sum(query * offset, axis=0))
 
 
 @triton.jit
@@ -287,21 +258,6 @@ def constants(config: Config, problem: Problem) -> dict[str, int]:
         "RUN": RUN,
         "STAGES": config.stages,
     }
-
-
-def fold(queries: Tensor, norm_weight: Tensor, norm_bias: Tensor, folded: Tensor, sums: Tensor) -> None:
-    crops, rows, channels = folded.shape
-    fold_queries[rows, crops](
-        queries,
-        norm_weight,
-        norm_bias,
-        folded,
-        sums,
-        QUERIES=rows - 1,
-        CHANNELS=channels,
-        BLOCK=triton.next_power_of_2(channels),
-        **early(),
-    )
 
 
 def run(
