@@ -1,4 +1,4 @@
-"""Round 11: what is left of torch's kernels around the blocks: patches, ScaleBlocks, mask logits."""
+"""Round 11: what is left of torch's kernels around the blocks, and the norms in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def change(stack: Stack) -> Stack:
         silu_mul="fused",
         depthwise_norm="fused",
         mask_logits="fused",
-        depthwise_masks="fused",
+        depthwise_masks="tuned",
     )
     return replace(
         stack,
@@ -24,4 +24,5 @@ def change(stack: Stack) -> Stack:
         summary="BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
         late="fp16",
         on_gpu=on_gpu,
+        norm="linear",
     )

@@ -1,4 +1,4 @@
-"""Round 11: what is left of torch's kernels around the blocks: patches, ScaleBlocks, mask logits.
+"""Round 11: what is left of torch's kernels around the blocks, and the norms in them.
 
 python infer-opt/round11_bf16_small/speed.py --out infer-opt/round11_bf16_small/results.json
 """
@@ -13,7 +13,7 @@ if __name__ == "__main__":
     sys.exit(
         measure_change(
             __file__,
-            "What is left of torch's kernels around the blocks: patches, ScaleBlocks, mask logits",
+            "What is left of torch's kernels around the blocks, and the norms in them",
             against="compile_reduce_overhead",
         )
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from fasteomt.engine.asked import resolved
-from fasteomt.engine.tuning import Table
-from fasteomt.errors import InputError, UnsupportedError, brief
+from fasteomt.engine.tuning import Table, usable
+from fasteomt.errors import InputError, brief
 from fasteomt.model.spec import ModelSpec
-from fasteomt.ops import implementation, linear
+from fasteomt.ops import linear
 from fasteomt.ops.target import Target
 from fasteomt.plan import Group, Plan, plan_by_op
 
@@ -20,8 +20,8 @@ from fasteomt.plan import Group, Plan, plan_by_op
 class Implementations:
     """Which implementation of each op; by default what every machine can do with nothing but torch.
 
-    'tuned': of `linear` and `attention`, whichever was measured to be fastest at a site's shapes on the GPU
-    that the plan is for, and 'fused' where nothing was measured.
+    'tuned': of `linear`, `attention` and `depthwise_masks`, whichever was measured to be fastest at a site's
+    shapes on the GPU that the plan is for, and 'fused' where nothing was measured.
     depthwise_masks: "" for the last block's `depthwise_norm` and `mask_logits` one after the other.
     """
 
@@ -46,11 +46,10 @@ class Stack:
     on_gpu: by op; on a CPU all are the default ones, with nothing fused.
     rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
-    norm: the op that normalises it in blocks: 'add_norm', or, if `add` is 'linear', 'linear': folded into the
-        product after it.
+    norm: the op that normalises it in blocks: 'add_norm', or 'linear', the product that adds to it, on a
+        target whose products can.
     logits: the format in which mask logits leave the network.
     graph: replay one CUDA graph, rather than launch kernel by kernel.
-    chains: of crops side by side on a GPU, see `engine.chains`, where their number can be divided by it.
     """
 
     name: str
@@ -63,21 +62,17 @@ class Stack:
     norm: str = "add_norm"
     logits: str = "fp32"
     graph: bool = False
-    chains: int = 1
 
     def plan(self, spec: ModelSpec, target: Target, table: Table | None = None) -> Plan:
         """Every site of the model, in execution order, in groups that one implementation computes.
 
         Args:
             table: of measurements; None for what is known of the GPU here that is `target`, if there is one.
-
-        Raises:
-            UnsupportedError: norms are to be folded, and products on `target` can't.
         """
         if self.recipe == "fp32":
             return plan_by_op(spec, "reference", lambda op: "fp32")
         groups = tuple(_Grouping(self, spec, target).groups())
-        return resolved(spec, Plan(groups), target, table, chains=self.chains)
+        return resolved(spec, Plan(groups), target, table)
 
 
 class _Grouping:
@@ -88,9 +83,7 @@ class _Grouping:
         self.implementations = Implementations() if on_cpu else stack.on_gpu
         self.rope = "rope" if on_cpu else stack.rope
         self.add = "add_norm" if on_cpu else stack.add
-        self.folds = stack.norm == "linear" and not on_cpu
-        if self.folds:
-            _check_folding(stack, spec, target)
+        self.products_normalise = stack.norm == "linear" and _products_normalise(spec, target)
 
     def groups(self) -> list[Group]:
         spec = self.spec
@@ -128,39 +121,32 @@ class _Grouping:
         """Append a block's groups; returns what it leaves to the next norm."""
         qkv, rope, attention = (f"{block}.{part}" for part in ("qkv", "rope", "attention"))
         # The first block's norm, and that of the first joint one, arrange tokens.
-        norm1 = self._before(out, f"{block}.norm1", waiting, folds=block != "block.0" and not waiting)
+        self._norm(out, f"{block}.norm1", waiting, alone=block == "block.0" or bool(waiting))
         if self.rope == "linear":
-            out += [self._product(*norm1, qkv, rope), self._group("attention", attention)]
+            out += [self._group("linear", qkv, rope), self._group("attention", attention)]
         elif self.rope == "attention":
-            out += [self._product(*norm1, qkv), self._group("attention", rope, attention)]
+            out += [self._group("linear", qkv), self._group("attention", rope, attention)]
         else:
             out += [
-                self._product(*norm1, qkv), self._group("rope", rope), self._group("attention", attention)
+                self._group("linear", qkv), self._group("rope", rope), self._group("attention", attention)
             ]  # fmt: skip
         waiting = self._to_stream(out, f"{block}.proj", f"{block}.add1")
-        norm2 = self._before(out, f"{block}.norm2", waiting, folds=not waiting)
+        self._norm(out, f"{block}.norm2", waiting, alone=bool(waiting))
         if self.spec.ffn == "swiglu":
             out += [
-                self._product(*norm2, f"{block}.w1", f"{block}.w2"),
+                self._group("linear", f"{block}.w1", f"{block}.w2"),
                 self._group("silu_mul", f"{block}.silu"),
             ]
             return self._to_stream(out, f"{block}.w3", f"{block}.add2")
-        out.append(self._product(*norm2, f"{block}.fc1", f"{block}.gelu"))
+        out.append(self._group("linear", f"{block}.fc1", f"{block}.gelu"))
         return self._to_stream(out, f"{block}.fc2", f"{block}.add2")
 
-    def _before(self, out: list[Group], norm: str, waiting: list[str], *, folds: bool) -> list[str]:
-        """Append a norm's group, or return the norm for the product after it, which folds it."""
-        if self.folds and folds:
-            # What is handed on is the business of the product before, too.
-            out[-1] = replace(out[-1], implementation="cuda")
-            return [norm]
-        out.append(self._group("add_norm", *waiting, norm))
-        return []
-
-    def _product(self, *names: str) -> Group:
-        """A linear layer, with a norm folded in or not."""
-        group = self._group("linear", *names)
-        return replace(group, implementation="cuda") if "norm" in names[0] else group
+    def _norm(self, out: list[Group], norm: str, waiting: list[str], *, alone: bool) -> None:
+        """A norm in a group of its own, or in that of the product before it."""
+        if self.products_normalise and not alone:
+            out[-1] = replace(out[-1], sites=(*out[-1].sites, norm), implementation="cuda")
+        else:
+            out.append(self._group("add_norm", *waiting, norm))
 
     def _to_stream(self, out: list[Group], product: str, add: str) -> list[str]:
         if self.add == "linear":
@@ -173,25 +159,10 @@ class _Grouping:
         return Group(names, getattr(self.implementations, op), self.recipe)
 
 
-def _check_folding(stack: Stack, spec: ModelSpec, target: Target) -> None:
-    """Whether the products of blocks can fold norms on `target`.
-
-    Raises:
-        UnsupportedError: they can't.
-    """
-    if stack.add != "linear":
-        raise UnsupportedError(
-            f"stack '{stack.name}': no folded norms, since its products don't add to the stream: leave out "
-            "'+folded'"
-        )
-    width, heads = spec.embed_dim, spec.embed_dim // spec.num_heads
-    for kind in (("rope", heads, "folded"), ("gelu", 0, "folded"), ("residual", 0, "handed on")):
-        try:
-            implementation("linear", "cuda", target, linear.Problem(128, width, width, torch.bfloat16, *kind))
-        except UnsupportedError as error:
-            raise UnsupportedError(
-                f"stack '{stack.name}': no folded norms here: {error}: leave out '+folded'"
-            ) from None
+def _products_normalise(spec: ModelSpec, target: Target) -> bool:
+    """Whether the products that add to the stream can give its norm too."""
+    width = spec.embed_dim
+    return usable(target, "linear", "cuda", linear.Problem(128, width, width, torch.bfloat16, "norm"))
 
 
 # Rounds 1 to 5 of infer-opt: everything but the few small ops around the blocks.
@@ -203,11 +174,11 @@ _R11 = replace(
     silu_mul="fused",
     depthwise_norm="fused",
     mask_logits="fused",
-    depthwise_masks="fused",
+    depthwise_masks="tuned",
 )
 _BF16 = Stack(
     "bf16", "BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
-    "bf16", "fp16", _R11, "linear", "linear", graph=True,
+    "bf16", "fp16", _R11, "linear", "linear", "linear", graph=True,
 )  # fmt: skip
 
 _TORCH = Stack("torch_bf16", "BF16 with torch's own kernels in one CUDA graph", "bf16", graph=True)
@@ -221,7 +192,12 @@ STACKS = {
             _BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16", late=None
         ),
         replace(
-            _BF16, name="r5_v1", summary="round 5: BF16, the blocks' kernels fused", on_gpu=_R5, late=None
+            _BF16,
+            name="r5_v1",
+            summary="round 5: BF16, the blocks' kernels fused",
+            on_gpu=_R5,
+            late=None,
+            norm="add_norm",
         ),
         _TORCH,
         replace(
@@ -238,8 +214,6 @@ ALIASES = {"r2": "torch_bf16", "r11": "bf16", "r12": "fp16"}
 
 # What 'A+B' makes of stack A.
 VARIATIONS: dict[str, Callable[[Stack], Stack]] = {
-    "folded": lambda stack: replace(stack, norm="linear"),
-    "chains": lambda stack: replace(stack, chains=2),
     "head16": lambda stack: replace(stack, logits=stack.late or stack.recipe),
 }
 

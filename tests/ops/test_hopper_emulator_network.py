@@ -25,13 +25,14 @@ SPEC = ModelSpec.from_name(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["fp16", "fp16+folded", "fp16+folded+chains"])
-def test_the_network_is_the_references(name: str) -> None:
-    stack = get_stack(name)
+@pytest.mark.parametrize("norm", ["add_norm", "linear"])
+def test_the_network_is_the_references(norm: str) -> None:
+    stack = replace(get_stack("fp16"), norm=norm)
     groups = stack.plan(SPEC, Target.named("sm_90"), Table()).groups
     blocks = [group for group in groups if group.sites[0].startswith("block.")]
     products = {group.sites for group in blocks if {"qkv", "proj", "fc1", "fc2"} & _parts(group.sites)}
     assert len(products) == 4 * SPEC.depth
+    assert any("norm2" in _parts(sites) for sites in products) == (norm == "linear")
     plain = Plan(tuple(replace(group, implementation="reference") for group in groups))
     ours = Plan(
         tuple(
@@ -44,7 +45,7 @@ def test_the_network_is_the_references(name: str) -> None:
     images = torch.randn(2, 3, 64, 64)
 
     def logits(plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        kernels = Kernels(SPEC, weights, plan, CPU, graph=False, chains=stack.chains)
+        kernels = Kernels(SPEC, weights, plan, CPU, graph=False)
         with torch.inference_mode():
             return kernels.logits(images)
 

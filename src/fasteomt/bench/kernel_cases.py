@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -18,11 +17,9 @@ from fasteomt.bench.lock import gpu_lock
 from fasteomt.bench.telemetry import Sample
 from fasteomt.bench.timer import Candidate, CudaClock, estimate, measure, rotations
 from fasteomt.bench.worker import WorkerSpoilt
-from fasteomt.engine.program import forked
 from fasteomt.engine.tuning import problem_key
 from fasteomt.errors import brief, one_line
-from fasteomt.ops import attention, implementation, linear
-from fasteomt.ops.early import ordinary_launches
+from fasteomt.ops import attention, depthwise_masks, implementation, linear
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
@@ -34,33 +31,35 @@ _FINALISTS = 3
 
 @dataclass(frozen=True)
 class Job:
-    """A problem of op 'linear' or 'attention'.
+    """A problem of op 'linear', 'attention' or 'depthwise_masks'.
 
-    rows: how its rows lie, None outside of blocks. chains: that run side by side, this one among them.
+    rows: how its rows lie, None outside of blocks.
     """
 
     op: str
     problem: Any
     rows: Rows | None
-    chains: int = 1
 
     @property
     def key(self) -> str:
         """Names it in a table."""
-        return problem_key(self.problem, self.chains)
+        return problem_key(self.problem)
 
     @property
     def flops(self) -> float:
         if isinstance(self.problem, linear.Problem):
             return 2.0 * self.problem.m * self.problem.n * self.problem.k
+        if isinstance(self.problem, depthwise_masks.Problem):
+            return 2.0 * (9 + self.problem.queries) * self.problem.grid.pixels * self.problem.channels
         rows, width = self.problem.rows, self.problem.heads * self.problem.head_dim
         return 4.0 * rows.crops * rows.tokens**2 * width
 
     @property
     def family(self) -> tuple[str, ...]:
         """The same for jobs that share compiled kernels, by and large."""
-        kind = self.problem.epilogue if isinstance(self.problem, linear.Problem) else self.problem.rows
-        return self.op, str(self.problem.dtype), str(kind)
+        p = self.problem
+        kind = {"linear": "epilogue", "attention": "rows", "depthwise_masks": "grid"}[self.op]
+        return self.op, str(p.dtype), str(getattr(p, kind))
 
 
 @dataclass(frozen=True)
@@ -82,17 +81,27 @@ Call = Callable[..., Tensor]
 
 
 class _Case:
-    """Random inputs of a job."""
+    """Random inputs of a job. `rounded`: the format of results, or of what they are sums of."""
 
     reads_out = False
 
     def __init__(self, job: Job, device: torch.device) -> None:
         self.job, self.device, self.dtype = job, device, job.problem.dtype
         self.random = torch.Generator(device).manual_seed(0)
+        self.out_dtype = self.rounded = self.dtype
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         values = torch.randn(shape, generator=self.random, device=self.device)
         return values.to(dtype or self.dtype)
+
+    def call(self, module: ModuleType, config: object) -> Call:
+        raise NotImplementedError
+
+    def result(
+        self, module: ModuleType, config: object, inputs: tuple[Tensor, ...], *, exact: bool = False
+    ) -> Tensor:
+        """All that a call writes, for comparison; in fp32 if `exact`."""
+        return self.call(module, config)(*inputs)
 
     def rotation(self, rows: Rows, head_dim: int) -> Rotation:
         angles = self.normal(rows.patches, head_dim // 2, dtype=torch.float32)
@@ -111,27 +120,41 @@ class LinearCase(_Case):
             heads = p.n // p.head_dim
             turned = {"rotation": self.rotation(job.rows, p.head_dim), "rotated": heads // 3 * 2 * p.head_dim}
             self.options |= turned
-        if p.norm == "folded":
-            parts = self.normal(p.m, p.k // linear.PART, 2, dtype=torch.float32)
-            parts[..., 1] = linear.PART * (1 + parts[..., 1].square())
-            self.options["norm"] = linear.Folded(parts, self.weight.float().sum(dim=1), 1e-6)
-        if p.norm == "handed on":
-            made = self.normal(p.m, p.n), self.normal(p.m, p.n // linear.PART, 2, dtype=torch.float32)
-            self.options["norm"] = linear.HandedOn(*made)
         self.before = self.normal(p.m, p.n, dtype=torch.float32)
-        self.out_dtype = self.dtype
-        if p.epilogue == "residual":
-            self.options["scale"], self.out_dtype = self.normal(p.n, dtype=torch.float32), torch.float32
+        if p.epilogue in ("residual", "norm"):
+            self.options["scale"] = self.normal(p.n, dtype=torch.float32)
+            self.out_dtype = torch.float32
             self.reads_out = True
+        if p.epilogue == "residual":
+            self.rounded = torch.float32
+        self.norm = self.normal(2, p.n, dtype=torch.float32)
 
     def call(self, module: ModuleType, config: object) -> Call:
         options = self.options | ({} if config is None else {"config": config})
+        if self.job.problem.epilogue == "norm":
+            options["norm"] = self._normed()
 
         def run(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
             module.run(x, weight, bias, out, **options)
             return out
 
         return run
+
+    def _normed(self, dtype: torch.dtype | None = None) -> linear.Normed:
+        """For one configuration."""
+        p: linear.Problem = self.job.problem
+        out, (weight, bias) = self.normal(p.m, p.n, dtype=dtype), self.norm
+        return linear.Normed(out, weight, bias, 1e-6, linear.parts_for(p.m, p.n, self.device))
+
+    def result(
+        self, module: ModuleType, config: object, inputs: tuple[Tensor, ...], *, exact: bool = False
+    ) -> Tensor:
+        if self.job.problem.epilogue != "norm":
+            return super().result(module, config, inputs)
+        normed = self._normed(torch.float32 if exact else None)
+        options = self.options | ({} if config is None else {"config": config})
+        module.run(*inputs, **options, norm=normed)
+        return torch.cat([inputs[-1].float(), normed.out.float()])
 
     def inputs(
         self, module: ModuleType, out_dtype: torch.dtype | None = None
@@ -150,7 +173,7 @@ class AttentionCase(_Case):
     def __init__(self, job: Job, device: torch.device) -> None:
         super().__init__(job, device)
         p: attention.Problem = job.problem
-        self.width, self.out_dtype = p.heads * p.head_dim, self.dtype
+        self.width = p.heads * p.head_dim
         self.qkv = self.normal(p.rows.total, 3 * self.width)
         self.turn = self.rotation(p.rows, p.head_dim) if p.rope else None
 
@@ -174,9 +197,47 @@ def _attend(
     return found
 
 
-_CASES: dict[str, type[LinearCase] | type[AttentionCase]] = {
+class DepthwiseMasksCase(_Case):
+    def __init__(self, job: Job, device: torch.device) -> None:
+        super().__init__(job, device)
+        p: depthwise_masks.Problem = job.problem
+        crops = p.grid.crops
+        self.out_dtype = p.out_dtype
+        self.x = self.normal(p.grid.pixels, p.channels)
+        weights = self.normal(11, p.channels, dtype=torch.float32)
+        taps, weight, bias = (one.squeeze(0) for one in weights.split([9, 1, 1]))
+        self.taps, self.eps = depthwise_masks.in_range(taps, 1e-6)
+        self.folded = self.normal(crops, p.queries + 1, p.channels)
+        self.sums = self.normal(2, crops * p.queries, dtype=torch.float32)
+        queries = self.normal(crops * p.queries, p.channels)
+        oracle = import_module("fasteomt.ops.depthwise_masks.reference")
+        oracle.fold(queries, weight, bias, self.folded, self.sums)
+
+    def call(self, module: ModuleType, config: object) -> Call:
+        taps, eps, grid = self.taps, self.eps, self.job.problem.grid
+        options = {} if config is None else {"config": config}
+
+        def run(x: Tensor, folded: Tensor, sums: Tensor, out: Tensor) -> Tensor:
+            module.run(x, taps, eps, folded, sums, out, grid, **options)
+            return out
+
+        return run
+
+    def inputs(
+        self, module: ModuleType, out_dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        grid = self.job.problem.grid
+        shape = (grid.crops, self.job.problem.queries, grid.resolution, grid.resolution)
+        return self.x, self.folded, self.sums, self.normal(*shape, dtype=out_dtype or self.out_dtype)
+
+    def sets(self, module: ModuleType, l2_bytes: int) -> list[tuple[Tensor, ...]]:
+        return [self.inputs(module)]
+
+
+_CASES: dict[str, type[LinearCase] | type[AttentionCase] | type[DepthwiseMasksCase]] = {
     "linear": LinearCase,
     "attention": AttentionCase,
+    "depthwise_masks": DepthwiseMasksCase,
 }
 
 
@@ -219,16 +280,16 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
 def _check(job: Job, choice: Choice, device: torch.device) -> str | None:
     case, target = _CASES[job.op](job, device), Target.of(device)
     oracle = import_module(f"fasteomt.ops.{job.op}.reference")
-    truth = case.call(oracle, None)(*case.inputs(oracle, torch.float32))
-    limit = 1e-4 if case.out_dtype == torch.float32 else torch.finfo(case.out_dtype).eps / 2
+    truth = case.result(oracle, None, case.inputs(oracle, torch.float32), exact=True)
+    limit = 1e-4 if case.rounded == torch.float32 else torch.finfo(case.rounded).eps / 2
     with suppress(Exception):
         library = implementation(job.op, "library", target, job.problem)
-        limit = max(limit, 2 * _error(case.call(library, None)(*case.inputs(library)), truth))
+        limit = max(limit, 2 * _error(case.result(library, None, case.inputs(library)), truth))
     module = implementation(job.op, choice.implementation, target, job.problem)
     inputs = case.inputs(module)
     if not case.reads_out:
         inputs[-1].fill_(torch.nan)  # what isn't written is wrong
-    error = _error(case.call(module, choice.config)(*inputs), truth)
+    error = _error(case.result(module, choice.config, inputs), truth)
     return None if error <= limit else f"wrong: relative error {error:.2g}, at most {limit:.2g} is right"
 
 
@@ -254,7 +315,7 @@ class _QuietClock(CudaClock):
 def time_choices(
     job: Job, choices: Sequence[Choice], device: torch.device, seconds: float
 ) -> tuple[dict[Choice, float], dict[Choice, str]]:
-    """Seconds a call by choice, and why others have none; of chains, the time that each call adds.
+    """Seconds a call by choice, and why others have none.
 
     All get a rough estimate; the fastest of all and the best of each implementation are then timed in turns.
     """
@@ -274,12 +335,7 @@ def time_choices(
                 if kind not in sets:
                     sets[kind] = case.sets(module, l2_bytes)
                 call, inputs = case.call(module, choice.config), sets[kind]
-                if job.chains == 1:
-                    candidates[choice] = Candidate(choice.name, call, inputs)
-                else:
-                    beside = _SideBySide(call, inputs, job.chains, device)
-                    times = math.ceil(len(inputs) / _SideBySide.CALLS)
-                    candidates[choice] = Candidate(choice.name, beside, [()] * times)
+                candidates[choice] = Candidate(choice.name, call, inputs)
                 rough[choice] = estimate(candidates[choice], device, mode=mode, clock=clock)
             except Exception as error:
                 failures[choice] = brief(f"{type(error).__name__}: {one_line(error)}")
@@ -290,34 +346,7 @@ def time_choices(
             return {}, failures
         final = [candidates[choice] for choice in finalists]
         timings = measure(final, device, mode=mode, seconds=seconds, rounds=2, clock=clock)
-    calls = 1 if job.chains == 1 else job.chains * _SideBySide.CALLS
-    return {choice: timings[choice.name].median / calls for choice in finalists}, failures
-
-
-class _SideBySide:
-    """As many calls on each of several streams, as chains of crops make them."""
-
-    CALLS = 8
-
-    def __init__(
-        self, call: Call, sets: Sequence[tuple[Tensor, ...]], chains: int, device: torch.device
-    ) -> None:
-        self._call, self._sets, self._next = call, sets, 0
-        # Weights are the same for all; activations, the first and the last, are a chain's own.
-        self._own = [(sets[0][0].clone(), sets[0][-1].clone()) for _ in range(chains)]
-        self._streams = [torch.cuda.Stream(device) if x.is_cuda else None for x, _ in self._own]
-
-    def __call__(self) -> None:
-        weights = [self._sets[(self._next + i) % len(self._sets)][1:-1] for i in range(self.CALLS)]
-        self._next += self.CALLS
-        for stream, (x, out) in zip(self._streams, self._own, strict=True):
-            with forked(stream):
-                for number, some in enumerate(weights):
-                    with ordinary_launches() if number == 0 else nullcontext():
-                        self._call(x, *some, out)
-        for stream in self._streams:
-            if stream is not None:
-                torch.cuda.current_stream().wait_stream(stream)
+    return {choice: timings[choice.name].median for choice in finalists}, failures
 
 
 def _finalists(rough: dict[Choice, float]) -> list[Choice]:

@@ -22,7 +22,6 @@ from fasteomt.bench.kernel_checks import Asker, Checks, Finding, Progress, share
 from fasteomt.bench.worker import CallFailed, Worker
 from fasteomt.capabilities import hardware_name, installed_version
 from fasteomt.engine.asked import asked
-from fasteomt.engine.binding import crops_of_chain
 from fasteomt.engine.tuning import Entry, Table
 from fasteomt.errors import InputError, UnsupportedError
 from fasteomt.model.spec import ModelSpec
@@ -32,7 +31,7 @@ from fasteomt.stacks import Stack
 
 logger = logging.getLogger(__name__)
 
-OPS = ("linear", "attention")
+OPS = ("linear", "attention", "depthwise_masks")
 _ORACLE = "reference"
 _TIME_S = 45.0  # the longest that one problem's timing may take
 _SHARE_OF_CHECKS = 0.6  # of a limited time
@@ -42,7 +41,7 @@ _MOST_WORKERS, _BYTES_OF_A_WORKER = 12, 4 << 30
 def jobs_of(
     specs: Iterable[ModelSpec], stacks: Iterable[Stack], crops: Iterable[int], target: Target
 ) -> list[Job]:
-    """What the models ask of linear layers and attention, each problem once.
+    """What the models ask of the ops that are raced, each problem once.
 
     Raises:
         InputError: a stack that is no program of kernels.
@@ -55,10 +54,9 @@ def jobs_of(
                 raise InputError(f"stack '{stack.name}' is no program of kernels: choose another")
             plan = stack.plan(spec, target, Table())
             for count in crops:
-                each = crops_of_chain(count, stack.chains)
-                for one in asked(spec, plan, each):
+                for one in asked(spec, plan, count):
                     if one.op in OPS:
-                        found[Job(one.op, one.problem, one.rows, count // each)] = None
+                        found[Job(one.op, one.problem, one.rows)] = None
     return list(found)
 
 

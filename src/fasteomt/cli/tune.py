@@ -55,7 +55,8 @@ def kernels(
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Time all implementations of linear layers and attention at the models' shapes, and keep the fastest.
+    """Time all implementations of linear layers, attention and the mask head's end at the models' shapes, and
+    keep the fastest.
 
     Stacks use what is kept for this GPU. Without --out it joins what was measured before with the same torch
     and Triton, in the user's cache (FASTEOMT_CACHE).

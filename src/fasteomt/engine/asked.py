@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fasteomt.engine.binding import Binder, crops_of_chain
+from fasteomt.engine.binding import Binder
 from fasteomt.engine.packing import Packing
 from fasteomt.engine.tuning import Table, table_for, usable
 from fasteomt.model.reference import Eomt
@@ -61,19 +61,17 @@ def asked(spec: ModelSpec, plan: Plan, crops: int) -> tuple[Asked, ...]:
     return tuple(found)
 
 
-def resolved(spec: ModelSpec, plan: Plan, target: Target, table: Table | None, *, chains: int = 1) -> Plan:
+def resolved(spec: ModelSpec, plan: Plan, target: Target, table: Table | None) -> Plan:
     """The plan with what is fastest in the place of 'tuned'.
 
     Args:
-        table: None for what is known of the GPU here that is `target`. chains: as in `engine.binding.bind`.
+        table: None for what is known of the GPU here that is `target`.
     """
     table = table_for(target) if table is None else table
     fastest: dict[Group, str] = {}
     if table.entries:
-        each = crops_of_chain(NOMINAL_CROPS, chains)
-        for one in asked(spec, plan, each):
-            ranked = table.ranked(one.op, one.problem, NOMINAL_CROPS // each)
-            names = (entry.implementation for entry in ranked)
+        for one in asked(spec, plan, NOMINAL_CROPS):
+            names = (entry.implementation for entry in table.ranked(one.op, one.problem))
             here = (name for name in names if usable(target, one.op, name, one.problem))
             fastest[one.group] = next(here, UNTUNED)
     return Plan(

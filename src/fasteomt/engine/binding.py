@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fasteomt.engine.chains import Chains
 from fasteomt.engine.packing import Packing
 from fasteomt.engine.program import Buffer, Launch, Places, Program
 from fasteomt.engine.tuning import Table, tuned_config
@@ -41,7 +40,7 @@ from fasteomt.plan import Group, Plan, sites
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # The epilogue of a product that the group's last site asks for.
-_EPILOGUES = {"gelu": "gelu", "rope": "rope", "scale+add": "residual"}
+_EPILOGUES = {"gelu": "gelu", "rope": "rope", "scale+add": "residual", "layer_norm": "norm"}
 # The mask head's first two products end in a GELU that is no site.
 _WITH_GELU = ("head.mask.0", "head.mask.2")
 
@@ -52,13 +51,9 @@ Find = Callable[[Group, str, object, Rows | None], tuple[ModuleType, dict[str, A
 
 
 def bind(
-    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int, table: Table,
-    *, chains: int = 1,
-) -> Program | Chains:  # fmt: skip
+    spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int, table: Table
+) -> Program:
     """The program of a plan for `crops` crops of `size` x `size` pixels, in configurations of `table`.
-
-    Args:
-        chains: of crops side by side, where their number can be divided by it.
 
     Raises:
         InputError: groups that no op computes, formats that don't meet, or crops without a whole patch.
@@ -66,27 +61,14 @@ def bind(
     """
     if size < spec.patch_size:
         raise InputError(f"crops of {size} pixels: {spec.name} has patches of {spec.patch_size}")
-    target, each = Target.of(device), crops_of_chain(crops, chains)
+    target = Target.of(device)
 
     def find(group: Group, op: str, problem: object, _: Rows | None) -> tuple[ModuleType, dict[str, Any]]:
         module = implementation(op, group.implementation, target, problem)
-        config = tuned_config(table, target, op, group.implementation, problem, crops // each)
+        config = tuned_config(table, target, op, group.implementation, problem)
         return module, {} if config is None else {"config": config}
 
-    if each == crops:
-        return Binder(spec, plan, packing, device, crops, size, find).bind()
-    whole = Binder(spec, plan, packing, device, crops, size, find).places
-    programs = [
-        Binder(spec, plan, packing, device, each, size, find, whole.part(start, start + each)).bind()
-        for start in range(0, crops, each)
-    ]
-    classes = whole.classes[..., : programs[0].classes.shape[-1]]
-    return Chains(whole.crops, whole.masks, classes, programs)
-
-
-def crops_of_chain(crops: int, chains: int) -> int:
-    """All of them, where they can't be divided among `chains`."""
-    return crops // chains if crops % chains == 0 else crops
+    return Binder(spec, plan, packing, device, crops, size, find).bind()
 
 
 class Binder:
@@ -94,34 +76,30 @@ class Binder:
 
     def __init__(
         self, spec: ModelSpec, plan: Plan, packing: Packing, device: torch.device, crops: int, size: int,
-        find: Find, places: Places | None = None,
+        find: Find,
     ) -> None:  # fmt: skip
         self.spec, self.plan, self.packing, self.device = spec, plan, packing, device
         self.find = find
         self.crops, self.side = crops, size // spec.patch_size
         self.sites = {site.name: site for site in sites(spec)}
         self.rows = Rows(crops, self.side**2, spec.num_prefix_tokens)
-        self.places = places or self._places()
+        self.places = self._places()
         self.memory: dict[object, Tensor] = {}
         self.launches: list[Launch] = []
-        # Of the group that is being bound, and of the one after it:
+        # Of the group that is being bound:
         self.group: Group
-        self.folds_next: bool
         self.dtype: torch.dtype
         # What it may read: activations, the residual stream, and what waits to be added to that.
         self.current: Buffer
         self.stream: Buffer
         self.delta: Buffer | None = None
-        # Of the stream, where the next norm is folded into a product.
-        self.handed_on: linear.HandedOn | None = None
         self.queries: Buffer
         self.embedding: Buffer
         self.rotation: Rotation
 
     def bind(self) -> Program:
-        for group, following in zip(self.plan.groups, (*self.plan.groups[1:], None), strict=True):
+        for group in self.plan.groups:
             self.group = group
-            self.folds_next = following is not None and self._is_folded(following)
             if group.recipe not in DTYPES:
                 where = group.sites[0]
                 raise UnsupportedError(f"plan: site '{where}': no kernels in format '{group.recipe}'")
@@ -159,10 +137,10 @@ class Binder:
             self.rotation = Rotation.of(rope_tables(periods, self.side, self.side))
         elif names == ("head.einsum",):
             self._mask_logits()
+        elif ops[0] in ("gemm", "conv"):
+            self._linear()
         elif ops[-1] == "layer_norm" and ops[0] != "depthwise_conv":
             self._norm()
-        elif ops[0] in ("gemm", "conv") or self._is_folded(self.group):
-            self._linear()
         else:
             binders: dict[tuple[str, ...], Callable[[], None]] = {
                 ("unfold",): self._patches,
@@ -176,10 +154,6 @@ class Binder:
             if ops not in binders:
                 raise self._no_op(ops)
             binders[ops]()
-
-    def _is_folded(self, group: Group) -> bool:
-        """Whether it is a norm folded into the product after it."""
-        return [self.sites[name].op for name in group.sites[:2]] == ["layer_norm", "gemm"]
 
     def _no_op(self, ops: tuple[str, ...]) -> InputError:
         return InputError(f"plan: site '{self.group.sites[0]}': no op computes {' + '.join(ops)} at once")
@@ -209,60 +183,52 @@ class Binder:
 
     def _linear(self) -> None:
         parts = [self.sites[name] for name in self.group.sites]
-        norm = parts.pop(0) if self._is_folded(self.group) else None
         ops = tuple(part.op for part in parts)
         epilogue = _EPILOGUES.get(ops[-1], "")
-        products = parts[:-1] if epilogue else parts
-        name = products[0].name
+        follow = {"": 0, "norm": 2}.get(epilogue, 1)  # sites of the epilogue
+        products = parts[: len(parts) - follow]
         joined = [part.name.rpartition(".")[2] for part in products]
         # Of several products, only SwiGLU's two read the same.
-        if any(part.op not in ("gemm", "conv") for part in products) or joined not in (
-            joined[:1],
-            ["w1", "w2"],
+        if (
+            any(part.op not in ("gemm", "conv") for part in products)
+            or joined not in (joined[:1], ["w1", "w2"])
+            or (epilogue == "norm" and ops[-2] != "scale+add")
         ):
             raise self._no_op(ops)
+        name = products[0].name
         if name in _WITH_GELU:
             epilogue = "gelu"
         side = name.startswith("head.mask") or name == "head.class"
         source = self.current
-        if (norm is None) != (self.handed_on is None):
-            raise InputError(
-                f"plan: site '{self.group.sites[0]}': a norm is folded into the product right after one that "
-                "adds to the stream in its epilogue, and nowhere else"
-            )
         if side:
             source = self.queries if name in ("head.mask.2", "head.mask.4") else self.embedding
         x = source.read(self.group, self.dtype)
         (m, k), n = source.shape, self.packing.outputs(products)
         head_dim = self.spec.embed_dim // self.spec.num_heads if epilogue == "rope" else 0
-        hands_on = epilogue == "residual" and self.folds_next
-        kind = "folded" if norm is not None else "handed on" if hands_on else ""
-        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim, kind)
+        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim)
         rows = self.rows if name.startswith("block.") else None
         module, tuned = self.find(self.group, "linear", problem, rows)
-        dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE, norm)
+        dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE)
         options: dict[str, Any] = {"epilogue": epilogue, "rows": rows, **tuned}
-        if self.handed_on is not None:
-            assert dense.sums is not None
-            options["norm"] = linear.Folded(self.handed_on.parts, dense.sums, LAYER_NORM_EPS)
-            self.handed_on = None
+        adds = epilogue in ("residual", "norm")
         if epilogue == "rope":
             options |= {"rotation": self.rotation, "rotated": 2 * self.spec.embed_dim}
-        if epilogue == "residual":
-            options["scale"] = self.packing.layer_scale(parts[-1])
+        if adds:
+            options["scale"] = self.packing.layer_scale(parts[len(products)])
             out = self.stream
-            if hands_on:
-                self.current = self._buffer("stream", m, n)
-                options["norm"] = self.handed_on = linear.HandedOn(self.current.tensor, self._moments(m, n))
         elif name == "head.class":
             logits = self.places.classes.flatten(0, 1)
             out = Buffer(name, tuple(logits.shape), logits.dtype, logits)
         else:
             out = self._buffer(name, m, n)
+        if epilogue == "norm":
+            self.current = self._buffer(parts[-1].name, m, n)
+            given = *self.packing.norm(parts[-1]), LAYER_NORM_EPS, self._parts(problem, tuned)
+            options["norm"] = linear.Normed(self.current.tensor, *given)
         self._launch(
             lambda: module.run(x(), dense.weight, dense.bias, out.tensor, **options), side=side
         )  # fmt: skip
-        if name == "head.class" or epilogue == "residual":
+        if name == "head.class" or adds:
             pass
         elif side:
             self.queries = out
@@ -273,12 +239,11 @@ class Binder:
         else:
             self.current = out
 
-    def _moments(self, rows: int, channels: int) -> Tensor:
-        """One for all blocks, as `_buffer`."""
-        shape = (rows, channels // linear.PART, 2)
-        key = ("moments", shape, torch.float32)
+    def _parts(self, problem: linear.Problem, tuned: dict[str, Any]) -> Tensor:
+        """Room that products have for their norms: one for all that are alike."""
+        key = ("parts", problem, *tuned.values())
         if key not in self.memory:
-            self.memory[key] = torch.empty(shape, dtype=torch.float32, device=self.device)
+            self.memory[key] = linear.parts_for(problem.m, problem.n, self.device)
         return self.memory[key]
 
     def _rope(self) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fasteomt.engine.chains import Chains
 from fasteomt.engine.kernels import Kernels
 from fasteomt.engine.program import Program
 from fasteomt.errors import InputError, UnsupportedError, brief
@@ -92,9 +91,7 @@ class Engine:
         else:
             try:
                 with torch.no_grad(), self._arithmetic():
-                    self._kernels = Kernels(
-                        spec, weights, self.plan, device, graph=stack.graph, chains=stack.chains
-                    )
+                    self._kernels = Kernels(spec, weights, self.plan, device, graph=stack.graph)
             except UnsupportedError as error:
                 plain = f"torch_{stack.recipe}"
                 remedy = "" if stack.name == plain else f", or --stack {plain}, torch's own kernels"
@@ -130,7 +127,7 @@ class Engine:
             return self._kernels.logits(crops, eager=True)
 
     @torch.inference_mode()
-    def program(self, crops: int) -> Program | Chains:
+    def program(self, crops: int) -> Program:
         """The launches for so many crops.
 
         Raises:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fasteomt.engine.binding import bind
-from fasteomt.engine.chains import Chains
 from fasteomt.engine.graph import Replay, capture
 from fasteomt.engine.packing import Packing
 from fasteomt.engine.program import Program
@@ -28,7 +27,7 @@ MAX_PROGRAMS = 4
 
 @dataclass(frozen=True)
 class _Ready:
-    program: Program | Chains
+    program: Program
     graph: Replay[tuple[Tensor, Tensor]] | None
 
 
@@ -39,7 +38,6 @@ class Kernels:
 
     Args:
         graph: replay CUDA graphs; otherwise, and on a CPU, launch one by one.
-        chains: of crops side by side, see `engine.chains`.
 
     Raises:
         InputError, UnsupportedError: as `engine.binding.bind`.
@@ -47,10 +45,10 @@ class Kernels:
 
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, Tensor], plan: Plan, device: torch.device, *,
-        graph: bool, chains: int = 1,
+        graph: bool,
     ) -> None:  # fmt: skip
         self.spec, self.plan, self.device = spec, plan, device
-        self.graph, self.chains = graph and device.type == "cuda", chains
+        self.graph = graph and device.type == "cuda"
         self._packing, self._table = Packing(spec, weights, device), table_of(device)
         self._start()
         # Bound once, so that everything is packed, and what can't be computed here is found out now.
@@ -106,7 +104,7 @@ class Kernels:
                     self._done = self._done or torch.cuda.Event()
                     self._done.record()
 
-    def program(self, crops: int, size: int) -> Program | Chains:
+    def program(self, crops: int, size: int) -> Program:
         """The program for so many crops of `size` x `size` pixels, made if it isn't there yet."""
         with self._lock:
             key = (crops, size)
@@ -118,9 +116,8 @@ class Kernels:
             self._ready.move_to_end(key)
             return self._ready[key].program
 
-    def _bind(self, crops: int, size: int) -> Program | Chains:
-        place = self._packing, self.device
-        return bind(self.spec, self.plan, *place, crops, size, self._table, chains=self.chains)
+    def _bind(self, crops: int, size: int) -> Program:
+        return bind(self.spec, self.plan, self._packing, self.device, crops, size, self._table)
 
     def _for(self, crops: Tensor) -> _Ready:
         """What computes crops like these, with these in its input."""

@@ -25,13 +25,11 @@ _PREFIX = ("cls_token", "storage_tokens")
 
 @dataclass(frozen=True)
 class Dense:
-    """weight (N, K), bias (N,) or None; rows from `outputs` on are padding, and zero. `sums`: of weight's
-    rows, (N,) fp32, where a norm is folded in."""
+    """weight (N, K), bias (N,) or None; rows from `outputs` on are padding, and zero."""
 
     weight: Tensor
     bias: Tensor | None
     outputs: int
-    sums: Tensor | None = None
 
 
 class Packing:
@@ -53,42 +51,27 @@ class Packing:
     def seal(self) -> None:
         self._weights = {}
 
-    def dense(
-        self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype | None,
-        norm: Site | None = None,
-    ) -> Dense:  # fmt: skip
+    def dense(self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype | None) -> Dense:
         """The products of `sites`, which share their input, as one matrix.
 
         Args:
-            dtype: of the weight. bias_dtype: None for the same. norm: the LayerNorm before them, whose weight
-                and bias go into theirs; `ops.linear.Folded` has the formula.
+            dtype: of the weight. bias_dtype: None for the same.
         """
-        key = ("dense", tuple(site.name for site in sites), dtype, bias_dtype, norm)
-        found: Dense = self._once(key, lambda: self._pack(sites, dtype, bias_dtype or dtype, norm))
+        key = ("dense", tuple(site.name for site in sites), dtype, bias_dtype)
+        found: Dense = self._once(key, lambda: self._pack(sites, dtype, bias_dtype or dtype))
         return found
 
-    def _pack(
-        self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype, norm: Site | None
-    ) -> Dense:
+    def _pack(self, sites: Sequence[Site], dtype: torch.dtype, bias_dtype: torch.dtype) -> Dense:
         parts = [self._product(site) for site in sites]
         weight = torch.cat([weight for weight, _ in parts])
         biases = [bias for _, bias in parts if bias is not None]
         bias = torch.cat(biases) if biases else None
-        if norm is not None:
-            gain, offset = (self._weights[f"{norm.upstream}.{part}"].float() for part in ("weight", "bias"))
-            weight = weight.float()
-            shift = weight @ offset
-            bias = shift if bias is None else bias.float() + shift
-            weight = weight * gain
         padding = self.outputs(sites) - weight.shape[0]
         name = sites[0].upstream
-        packed = self._on_device(F.pad(weight, (0, 0, 0, padding)), dtype, name)
         return Dense(
-            packed,
+            self._on_device(F.pad(weight, (0, 0, 0, padding)), dtype, name),
             None if bias is None else self._on_device(F.pad(bias, (0, padding)), bias_dtype, name),
             weight.shape[0],
-            # Of the rounded weight: what the mean adds to products is taken away exactly.
-            None if norm is None else packed.double().sum(dim=1).float(),
         )
 
     def outputs(self, sites: Sequence[Site]) -> int:

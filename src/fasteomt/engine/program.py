@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -62,10 +62,6 @@ class Places:
     masks: Tensor
     classes: Tensor
 
-    def part(self, start: int, end: int) -> Places:
-        """Those of some crops."""
-        return Places(self.crops[start:end], self.masks[start:end], self.classes[start:end])
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -103,37 +99,26 @@ class Program:
         self._stream = torch.cuda.Stream(crops.device) if crops.is_cuda else None
 
     @torch.inference_mode()
-    def run(self, mark: Mark = lambda group: nullcontext(), *, joins: bool = False) -> tuple[Tensor, Tensor]:
+    def run(self, mark: Mark = lambda group: nullcontext()) -> tuple[Tensor, Tensor]:
         """Launch everything on the current stream; the small side branch beside the large one.
 
         Args:
             mark: gives a context manager that is entered around each group's launch, for profilers.
-            joins: the current stream waits for another one here.
         """
-        _run(self._before, mark, joins=joins)
+        _run(self._before, mark)
         if self._stream is None:
             _run(self._side, mark)
             _run(self._middle, mark)
             _run(self._after, mark)
         else:
             current = torch.cuda.current_stream(self.crops.device)
-            with forked(self._stream):
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
                 _run(self._side, mark, joins=True)
             _run(self._middle, mark)
             current.wait_stream(self._stream)
             _run(self._after, mark, joins=True)
         return self.masks, self.classes
-
-
-@contextmanager
-def forked(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """What is launched within goes to `stream`, if not None, after all that the current one has to do."""
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
-    with torch.cuda.stream(stream):
-        yield
 
 
 def _run(launches: list[Launch], mark: Mark, *, joins: bool = False) -> None:

@@ -30,14 +30,10 @@ SHIPPED = Path(__file__).resolve().parent.parent / "assets" / "kernels"
 Config = dict[str, Any] | None
 
 
-def problem_key(problem: object, chains: int = 1) -> str:
-    """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0', with
-    'chains=2' at the end where kernels run beside those of another chain."""
+def problem_key(problem: object) -> str:
+    """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0'."""
     assert is_dataclass(problem)
-    values = {field.name: getattr(problem, field.name) for field in fields(problem)}
-    # Files were written before there were norms.
-    parts = [f"{name}={_text(value)}" for name, value in values.items() if name != "norm" or value]
-    return ",".join(parts + [f"chains={chains}"] * (chains > 1))
+    return ",".join(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))
 
 
 # What grows with the number of crops, and the formats that the same kernels compute in the same time.
@@ -96,12 +92,12 @@ class Table:
             found.setdefault((op, _family(key)), []).append(key)
         return found
 
-    def ranked(self, op: str, problem: object, chains: int = 1) -> list[Entry]:
-        """All that was measured on a problem, beside as many chains, the fastest first.
+    def ranked(self, op: str, problem: object) -> list[Entry]:
+        """All that was measured on a problem, the fastest first.
 
         Where nothing was, on the one nearest in size that differs in size and 16-bit format alone.
         """
-        key = problem_key(problem, chains)
+        key = problem_key(problem)
         if (op, key) in self._ranked:
             return self._ranked[op, key]
         relatives = self._relatives.get((op, _family(key)), [])
@@ -114,9 +110,9 @@ class Table:
         found = self.ranked(op, problem)
         return (found[0].implementation, found[0].config) if found else None
 
-    def config_for(self, op: str, name: str, problem: object, chains: int = 1) -> Config:
+    def config_for(self, op: str, name: str, problem: object) -> Config:
         """The best configuration of implementation `name`; None if there is none."""
-        found = self.ranked(op, problem, chains)
+        found = self.ranked(op, problem)
         return next((entry.config for entry in found if entry.implementation == name), None)
 
     def over(self, other: Table) -> Table:
@@ -198,11 +194,9 @@ def table_for(target: Target) -> Table:
     return next((table_of(device) for device in devices if Target.of(device) == target), Table())
 
 
-def tuned_config(
-    table: Table, target: Target, op: str, name: str, problem: object, chains: int = 1
-) -> object | None:
+def tuned_config(table: Table, target: Target, op: str, name: str, problem: object) -> object | None:
     """What implementation `name` is to be run with, one of its `candidates`; None for its own choice."""
-    found = table.config_for(op, name, problem, chains)
+    found = table.config_for(op, name, problem)
     return None if found is None else _candidate(target, op, name, problem, json.dumps(found, sort_keys=True))
 
 

@@ -38,11 +38,12 @@ from torch import Tensor
 
 from fasteomt.compat import nvrtc
 from fasteomt.ops.attention import cuda as attention
+from fasteomt.ops.depthwise_masks import cuda as depthwise_masks
 from fasteomt.ops.linear import cuda as linear
 from fasteomt.ops.target import Target
 
 HERE = Path(__file__).parent
-MODULES = (linear, attention)
+MODULES = (linear, attention, depthwise_masks)
 # As many rows before and after a result as a tile has, which nobody may touch.
 GUARD, UNTOUCHED = 128, 77.0
 COMPILER = shutil.which("g++") or shutil.which("c++")

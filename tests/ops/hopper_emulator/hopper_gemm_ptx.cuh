@@ -9,7 +9,7 @@ inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u
     machine::copy_box(to, map, column, row, barrier, 0, CLUSTER - 1);
 }
 
-inline void cluster_sync() { machine::meet_cluster(); }
+inline void meet_cluster() { machine::meet_cluster(); }
 
 inline void tell_other(int group) {
     machine::pause();
@@ -17,18 +17,43 @@ inline void tell_other(int group) {
 }
 inline void wait_for_other(int group) { machine::meet_at_named_barrier(2 - group, 256); }
 
-inline void meet_other() { machine::meet_at_named_barrier(3, 256); }
-
 inline void multiply_wait(float (&)[BLOCK_N / 2]) { machine::wait_for_products(0); }
 inline void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
     machine::start_product({acc, BLOCK_N, a, b, Element::decode});
 }
 
-inline void store_shared(u32 address, float4 value) { store_as(address, value); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline void store_shared(u32 address, float2 value) { store_as(address, value); }
 inline float4 load_shared_floats(u32 address) { return load_as<float4>(address); }
 inline float2 load_shared_pair(u32 address) { return load_as<float2>(address); }
 
-inline void add_in_memory(float2* to, float x, float y) {
-    to->x += x;
-    to->y += y;
+struct alignas(16) Part {
+    u32 mean, launch_of_mean, squares, launch_of_squares;
+};
+// Who is waited for must run meanwhile.
+#define BLOCKS_WAIT_FOR_BLOCKS NORM
+
+inline void tell_part(Part* to, float mean, float squares, u32 launch) {
+    machine::pause();
+    memcpy(&to->mean, &mean, 4);
+    to->launch_of_mean = launch;
+    machine::pause();
+    memcpy(&to->squares, &squares, 4);
+    to->launch_of_squares = launch;
+}
+inline u32 launch_of(const Part* part) {
+    machine::pause();
+    return part->launch_of_mean;
+}
+inline void wait_for_parts(const Part* const (&from)[2], u32 launch, float2 (&heard)[2]) {
+    const Part* const a = from[0];
+    const Part* const b = from[1];
+    machine::wait_until([=] {
+        const bool means = a->launch_of_mean == launch && b->launch_of_mean == launch;
+        return means && a->launch_of_squares == launch && b->launch_of_squares == launch;
+    });
+    for (int i = 0; i < 2; ++i) {
+        memcpy(&heard[i].x, &from[i]->mean, 4);
+        memcpy(&heard[i].y, &from[i]->squares, 4);
+    }
 }

@@ -91,10 +91,13 @@ inline float power_of_two(float x) { return std::exp2(x); }
 
 inline void __syncthreads() { machine::meet_block(); }
 inline void __syncwarp() { machine::meet_warp(); }
-inline int __shfl_sync(u32, int value, int lane) {
-    u32 all[machine::WARP];
-    machine::exchange(value, all);
-    return all[lane];
+template <typename T> T __shfl_sync(u32, T value, int lane) {
+    static_assert(sizeof value == 4);
+    u32 bits, all[machine::WARP];
+    memcpy(&bits, &value, 4);
+    machine::exchange(bits, all);
+    memcpy(&value, &all[lane], 4);
+    return value;
 }
 
 inline float __shfl_xor_sync(u32, float value, int mask) {
@@ -112,13 +115,16 @@ inline void store_matrices(u32 address, const u32 (&value)[4]) {
     // A lane may go on while others still write: only __syncwarp orders that.
     machine::pause();
     for (int matrix = 0; matrix < 4; ++matrix) {
-        memcpy(machine::shared(addresses[8 * matrix + lane / 4] + lane % 4 * 4, 4), &value[matrix], 4);
+        const u32 place = addresses[8 * matrix + lane / 4] + lane % 4 * 4;
+        memcpy(machine::shared(place, 4), &value[matrix], 4);
+        machine::stored(place, 4);
     }
 }
 template <typename T> void store_as(u32 address, const T& value) {
     if (address % sizeof value) machine::fail("a store to an address that isn't aligned to its size");
     machine::pause();
     memcpy(machine::shared(address, sizeof value), &value, sizeof value);
+    machine::stored(address, sizeof value);
 }
 inline void store_shared(u32 address, float value) { store_as(address, value); }
 template <typename T> T load_as(u32 address) {

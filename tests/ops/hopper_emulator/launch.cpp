@@ -7,6 +7,9 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
+#ifndef BLOCKS_WAIT_FOR_BLOCKS
+#define BLOCKS_WAIT_FOR_BLOCKS 0
+#endif
 
 namespace {
 
@@ -30,5 +33,6 @@ extern "C" __attribute__((visibility("default"))) const char* emulate(
     if (job_size != sizeof job) return "the host's Job has another size than the kernel's";
     for (u32 i = 0; i < MAPS; ++i) maps[i] = given[i];
     memcpy(&job, job_bytes, sizeof job);
-    return machine::run({blocks, threads, CLUSTER, FIRST_DYNAMIC, shared_bytes, seed, thread});
+    const u32 at_a_time = BLOCKS_WAIT_FOR_BLOCKS ? blocks : CLUSTER;
+    return machine::run({blocks, threads, CLUSTER, FIRST_DYNAMIC, shared_bytes, at_a_time, seed, thread});
 }

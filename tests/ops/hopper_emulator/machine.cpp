@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -69,6 +69,7 @@ struct Block {
     std::vector<Warp> warps;
     std::map<u32, Barrier> barriers{};
     Meeting named[NAMED_BARRIERS]{};
+    std::vector<bool> unfenced{}; // of each word of `shared`: whether tensor cores may not see it yet
     u32 first_barrier = ~0u, end_of_barriers = 0; // where they are
 
     unsigned char* at(u32 address, u32 bytes) {
@@ -77,6 +78,10 @@ struct Block {
         }
         if (address < end_of_barriers && address + bytes > first_barrier) fail("access to a barrier's memory");
         return &shared[address - first_shared];
+    }
+    std::vector<bool>::reference is_unfenced(u32 address) {
+        unfenced.resize(shared.size() / 4 + 1);
+        return unfenced[(address - first_shared) / 4];
     }
     u32 end_of_shared() const { return first_shared + shared.size(); }
     void make_barrier(u32 address, u32 arrivals) {
@@ -112,13 +117,17 @@ struct Fiber {
     std::function<bool()> may_go_on; // if empty, it may
     std::vector<Started> open;
     std::vector<std::vector<Started>> committed;
+    std::vector<std::pair<u32, const void*>> chunks; // asked for, and no barrier told yet
+    std::vector<u32> unfenced;                       // words that it has stored since its last fence
 };
 
+// Of a box, or if there are any, of chunks, at whose end their thread arrives.
 struct Copy {
     Block* block;
     TensorMap map;
     int column, row;
     u32 to, barrier;
+    std::vector<std::pair<u32, const void*>> chunks{};
 };
 
 struct Fault {
@@ -134,14 +143,6 @@ void (*thread_function)();
 
 void let_others_run() { swapcontext(&me->context, &scheduler); }
 
-void wait_until(const std::function<bool()>& condition) {
-    // Checked again: it may have held before the thread's turn came, and no longer.
-    while (!condition()) {
-        me->may_go_on = condition;
-        let_others_run();
-    }
-}
-
 void Meeting::attend(int threads) {
     const u64 before = held;
     arrive(threads);
@@ -151,7 +152,20 @@ void Meeting::attend(int threads) {
 // The 128-byte swizzle: within 1024 bytes, the row's number is XORed into the number of the 16-byte chunk.
 u32 swizzled(u32 address) { return address ^ (address / ROW_BYTES % 8 * CHUNK_BYTES); }
 
+void perform_chunks(const Copy& copy) {
+    for (const auto& [to, from] : copy.chunks) {
+        unsigned char* const place = copy.block->at(to, CHUNK_BYTES);
+        if (from) {
+            memcpy(place, from, CHUNK_BYTES);
+        } else {
+            memset(place, 0, CHUNK_BYTES);
+        }
+    }
+    copy.block->barrier(copy.barrier).arrive();
+}
+
 void perform(const Copy& copy) {
+    if (!copy.chunks.empty()) return perform_chunks(copy);
     const TensorMap& map = copy.map;
     for (int i = 0; i < map.box_rows; ++i) {
         for (int j = 0; j < ROW_BYTES / 2; ++j) {
@@ -177,8 +191,12 @@ void perform_any_copy() {
 const unsigned char* chunk_of(u64 descriptor, int row, int chunk) {
     if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
     const u32 start = (descriptor & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
-    const u32 address = start + row / 8 * stride + row % 8 * ROW_BYTES + chunk * CHUNK_BYTES;
-    return me->block->at(swizzled(address), CHUNK_BYTES);
+    const u32 address = swizzled(start + row / 8 * stride + row % 8 * ROW_BYTES + chunk * CHUNK_BYTES);
+    unsigned char* const found = me->block->at(address, CHUNK_BYTES);
+    for (u32 word = 0; word < CHUNK_BYTES; word += 4) {
+        if (me->block->is_unfenced(address + word)) fail("a product reads what was stored without a fence");
+    }
+    return found;
 }
 
 float element_of(const Product& product, u64 descriptor, int row, int column) {
@@ -238,6 +256,7 @@ void enter_thread() {
     } catch (const Fault& found) {
         fault = found.what;
     }
+    if (!me->chunks.empty() && !fault) fault = "the kernel ended before its copies";
     me->done = true;
     --me->block->running;
     let_others_run();
@@ -287,23 +306,33 @@ bool run_some(const std::vector<Fiber*>& running) {
     return true;
 }
 
-void run_cluster(const Launch& launch, u32 first_block) {
+struct Cluster {
     std::vector<Block> blocks;
     Meeting meeting;
-    const int threads = launch.threads;
-    for (u32 rank = 0; rank < launch.cluster; ++rank) {
-        std::vector<unsigned char> shared(launch.dynamic_bytes, UNWRITTEN);
-        std::vector<Warp> warps(threads / WARP);
-        blocks.push_back(
-            Block{first_block + rank, rank, launch.first_dynamic, &blocks, &meeting, shared, threads, threads, warps}
-        );
+
+    Cluster(const Launch& launch, u32 first_block) {
+        const int threads = launch.threads;
+        for (u32 rank = 0; rank < launch.cluster; ++rank) {
+            std::vector<unsigned char> shared(launch.dynamic_bytes, UNWRITTEN);
+            std::vector<Warp> warps(threads / WARP);
+            blocks.push_back(Block{
+                first_block + rank, rank, launch.first_dynamic, &blocks, &meeting, shared, threads, threads, warps
+            });
+        }
     }
-    std::vector<Fiber> fibers(launch.cluster * threads);
+};
+
+void run_together(const Launch& launch, u32 first_block, u32 count) {
+    const int threads = launch.threads;
+    std::deque<Cluster> clusters; // whose blocks stay where they are
+    for (u32 block = 0; block < count; block += launch.cluster) clusters.emplace_back(launch, first_block + block);
+    std::vector<Fiber> fibers(count * threads);
     std::vector<Fiber*> running;
     fibers[chance() % fibers.size()].lazy = true;
     bool slow = false;
     for (u32 i = 0; i < fibers.size(); ++i) {
-        fibers[i].block = &blocks[i / threads];
+        const u32 block = i / threads;
+        fibers[i].block = &clusters[block / launch.cluster].blocks[block % launch.cluster];
         fibers[i].thread = i % threads;
         if (i % WARP == 0) slow = chance() % 4 == 0; // whole warps start late
         fibers[i].slow = slow;
@@ -321,9 +350,11 @@ void run_cluster(const Launch& launch, u32 first_block) {
         running.erase(std::remove_if(running.begin(), running.end(), done), running.end());
     }
     if (!copies.empty()) fail("the kernel ended before its copies");
-    for (const Block& block : blocks) {
-        for (const auto& [address, barrier] : block.barriers) {
-            if (barrier.bytes || barrier.pending != barrier.arrivals) fail("the kernel ended in mid-phase");
+    for (const Cluster& cluster : clusters) {
+        for (const Block& block : cluster.blocks) {
+            for (const auto& [address, barrier] : block.barriers) {
+                if (barrier.bytes || barrier.pending != barrier.arrivals) fail("the kernel ended in mid-phase");
+            }
         }
     }
 }
@@ -336,6 +367,14 @@ void pause() {
     if (chance() % (me->lazy ? 2 : 8)) return;
     me->slow = chance() % (me->lazy ? 2 : 64) == 0;
     let_others_run();
+}
+
+void wait_until(const std::function<bool()>& condition) {
+    // Checked again: it may have held before the thread's turn came, and no longer.
+    while (!condition()) {
+        me->may_go_on = condition;
+        let_others_run();
+    }
 }
 
 unsigned char* shared(u32 address, u32 bytes) { return me->block->at(address, bytes); }
@@ -388,6 +427,32 @@ void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u3
 
 u32 own_rank() { return me->block->rank; }
 
+void copy_chunk(u32 to, const void* from) {
+    if (to % CHUNK_BYTES || reinterpret_cast<u64>(from) % CHUNK_BYTES) fail("a chunk that isn't aligned to its size");
+    me->chunks.emplace_back(to, from);
+    pause();
+}
+
+void arrive_when_copied(u32 barrier) {
+    if (me->chunks.empty()) fail("a barrier that is told of no copies");
+    copies.push_back(Copy{me->block, {}, 0, 0, 0, barrier, std::move(me->chunks)});
+    me->chunks.clear();
+    pause();
+}
+
+void stored(u32 address, u32 bytes) {
+    for (u32 word = address / 4 * 4; word < address + bytes; word += 4) {
+        me->block->is_unfenced(word) = true;
+        me->unfenced.push_back(word);
+    }
+}
+
+void fence_for_products() {
+    pause();
+    for (const u32 word : me->unfenced) me->block->is_unfenced(word) = false;
+    me->unfenced.clear();
+}
+
 void start_product(const Product& product) { me->open.push_back({product, digest(product)}); }
 
 void commit_products() {
@@ -415,7 +480,9 @@ const char* run(const Launch& launch) {
     gridDim.x = launch.blocks;
     thread_function = launch.thread;
     try {
-        for (u32 block = 0; block < launch.blocks; block += launch.cluster) run_cluster(launch, block);
+        for (u32 block = 0; block < launch.blocks; block += launch.at_a_time) {
+            run_together(launch, block, std::min(launch.at_a_time, launch.blocks - block));
+        }
     } catch (const Fault& found) {
         return found.what;
     }

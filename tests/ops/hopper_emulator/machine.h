@@ -1,6 +1,8 @@
 // What a Hopper GPU offers to a kernel's threads, modelled on a CPU. machine.cpp runs them.
 #pragma once
 
+#include <functional>
+
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
@@ -29,6 +31,8 @@ constexpr u32 FIRST_SHARED = 1024;
 
 // Now and then, lets others run, and at times as far as they get. In front of all that others may notice.
 void pause();
+// Lets others run until it holds.
+void wait_until(const std::function<bool()>& condition);
 
 // `bytes` of this block's dynamic shared memory.
 unsigned char* shared(u32 address, u32 bytes);
@@ -52,6 +56,11 @@ void barrier_wait(u32 barrier, u32 parity);
 void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank);
 u32 own_rank();
 
+// 16 bytes from global memory, zeros if `from` is null, which come later, too; and this thread's arrival at a barrier
+// of its block when all those have come that it has asked for until now.
+void copy_chunk(u32 to, const void* from);
+void arrive_when_copied(u32 barrier);
+
 // A warpgroup's product of matrices A (64, 16) and B (16, columns) of elements that `decode` reads, by
 // descriptors; `sums` are this thread's. Products happen as late as the kernel allows, when it waits for them, and
 // until then all that they read must stay, whichever warp it is for: nobody promises when a warp reads what.
@@ -67,6 +76,9 @@ struct Product {
     float rows[2][16];
 };
 void start_product(const Product& product);
+// Products may read what a thread has stored only when it has fenced it.
+void stored(u32 address, u32 bytes);
+void fence_for_products();
 void commit_products();
 // Until at most `left` of the committed groups remain.
 void wait_for_products(int left);
@@ -74,6 +86,7 @@ void wait_for_products(int left);
 struct Launch {
     u32 blocks, threads, cluster;     // of the grid, of a block, of a cluster
     u32 first_dynamic, dynamic_bytes; // shared memory
+    u32 at_a_time;                    // blocks that run together, whole clusters of them
     u32 seed;                         // of the order in which everything happens
     void (*thread)();
 };

@@ -9,11 +9,9 @@ x (M, K), weight (N, K) and out (M, N) are contiguous and of one dtype, bias is 
 - "rope": out = y, but the first `rotated` columns, heads of queries and keys, are turned by `rotation` in
   rows that are patches. `rows` tells which are, and must be given.
 - "residual": `out` is the fp32 stream, and out += scale * y, with scale (N,) fp32.
+- "norm": that, and then `norm` gets the LayerNorm of out's rows.
 
 `rows`, where given, lets an implementation cut its tiles so that patches fill them.
-
-`norm`, where `Problem.norm` says so, saves the LayerNorm between two products a pass over the stream: the
-first, a "residual", hands on what the second needs to apply it (`HandedOn`, `Folded`).
 """
 
 from __future__ import annotations
@@ -26,38 +24,30 @@ from torch import Tensor
 IMPLEMENTATIONS = ("reference", "library", "fused", "cute", "cuda")
 
 
-PART = 64  # columns whose mean and squares are handed on together
-
-
 @dataclass(frozen=True)
-class Folded:
-    """A LayerNorm of x's rows before the product:
+class Normed:
+    """Where a LayerNorm goes: `out` (M, N) of x's dtype; its weight and bias (N,) fp32, and eps.
 
-        y = (x @ weight.T - mean * sums) / sqrt(variance + eps) + bias
-
-    The norm's own weight is in `weight`, and its bias in `bias`. parts: (M, K / PART, 2) fp32, of each PART
-    values of a row the mean, and the sum of their squared distances from it. sums: (N,) fp32, of weight's
-    rows.
+    `parts`, of `parts_for`, is room for what an implementation needs from launch to launch: it belongs to one
+    problem in one configuration.
     """
 
-    parts: Tensor
-    sums: Tensor
+    out: Tensor
+    weight: Tensor
+    bias: Tensor
     eps: float
-
-
-@dataclass(frozen=True)
-class HandedOn:
-    """What a product with a `Folded` norm takes next, written by a "residual": `copy` (M, N) of x's dtype,
-    the stream as it then is; `parts` (M, N / PART, 2) fp32."""
-
-    copy: Tensor
     parts: Tensor
+
+
+def parts_for(m: int, n: int, device: torch.device) -> Tensor:
+    """Of each row and 64 columns 16 bytes, zeros: (M, N / 64 rounded up, 4) int32."""
+    return torch.zeros(m, -(-n // 64), 4, dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`dtype` of x, weight and, but for "residual", out; `head_dim` of queries and keys, for "rope". `norm`:
-    "folded" or "handed on", see the classes of these names."""
+    """`dtype` of x, weight and, but for "residual" and "norm", out; `head_dim` of queries and keys, for
+    "rope"."""
 
     m: int
     n: int
@@ -65,4 +55,3 @@ class Problem:
     dtype: torch.dtype
     epilogue: str = ""
     head_dim: int = 0
-    norm: str = ""

@@ -25,9 +25,7 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return "needs sm_90 or newer"
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"{problem.dtype}: float16 or bfloat16 only"
-    if problem.norm:
-        return f"no norm '{problem.norm}': use 'cuda', or compute it in an op of its own"
-    if problem.epilogue in ("rope", "residual"):
+    if problem.epilogue in ("rope", "residual", "norm"):
         return f"no epilogue '{problem.epilogue}': use 'fused', or compute it in an op of its own"
     if problem.n % 16 or problem.k % 16:
         return f"N and K must be multiples of 16, not {problem.n} and {problem.k}"

@@ -113,10 +113,10 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return "needs sm_90 or newer, for its tensor memory accelerator"
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"{problem.dtype}: float16 or bfloat16 only"
-    if problem.norm:
-        return f"no norm '{problem.norm}': use 'cuda', or compute it in an op of its own"
     if problem.n % 16 or problem.k % 16:
         return f"N and K must be multiples of 16, not {problem.n} and {problem.k}"
+    if problem.epilogue == "norm":
+        return "no LayerNorm of whole rows: compute it in an op of its own"
     if problem.epilogue == "rope" and problem.head_dim not in (16, 32, 64, 128):
         return f"head_dim {problem.head_dim}: 16, 32, 64 or 128 only"
     return None

@@ -14,35 +14,30 @@ __device__ __forceinline__ float gelu(float x) {
     return fmaxf(x, 0.0f) - u * power_of_two(p);
 }
 
-// What one thread writes of a tile: rows `row` and `row + 8` of the matrix, if they are the tile's, and of each
+// What one thread writes of half a tile: rows `row` and `row + 8` of the matrix, if they are the tile's, and of each
 // 8 columns 2 beside one another. Accumulator 4 g + 2 h + i is column 8 g + `lane_column` + i of row + 8 h.
 struct Place {
     int first, rows, column, columns, lane, warp_row, row, lane_column;
 
-    // The tile's row and column where the warpgroup's begin.
-    __device__ __forceinline__ Place(const Tile& tile, const Job& job, int from_row, int from_column)
-        : first(tile.at.first), rows(tile.at.rows), column(tile.column + from_column), columns(job.columns - column) {
+    __device__ __forceinline__ Place(const Tile& tile, const Job& job, int half)
+        : first(tile.at.first), rows(tile.at.rows), column(tile.column), columns(job.columns - column) {
         lane = threadIdx.x % 32;
-        warp_row = from_row + threadIdx.x % 128 / 32 * 16;
+        warp_row = half * HALF_M + threadIdx.x % 128 / 32 * 16;
         row = warp_row + lane / 4;
         lane_column = lane % 4 * 2;
     }
     // Whether the 8 columns are in the matrix; decided for 32 of them at a time.
     __device__ __forceinline__ bool has(int group) const { return group / 4 * UNIT_N < columns; }
-    __device__ __forceinline__ bool writes(int half) const { return row + 8 * half < rows; }
+    __device__ __forceinline__ bool writes(int eight) const { return row + 8 * eight < rows; }
 };
 
-#include "hopper_moments.cuh"
-
-// Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait. A norm that is
-// folded in comes before the bias.
-__device__ __forceinline__ void
-start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N / 2]) {
-    const Place at(tile, job, 0, 0);
+// Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
+__device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, float (&acc)[BLOCK_N / 2]) {
+    const Place at(tile, job, 0);
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
         float2 bias = make_float2(0.0f, 0.0f);
-        if (!FOLDED && job.bias && !at_zero && at.has(group)) {
+        if (job.bias && at.has(group)) {
             bias = *reinterpret_cast<const float2*>(job.bias + at.column + 8 * group + at.lane_column);
         }
         acc[4 * group] = acc[4 * group + 2] = bias.x;
@@ -52,9 +47,8 @@ start_sums(const Job& job, const Tile& tile, bool at_zero, float (&acc)[BLOCK_N 
 
 // One warp's 16 rows go to a matrix of 16 bits in units of 32 columns by way of `staging`, so that each lane writes
 // 16 bytes and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
-__device__ __forceinline__ void write_rounded(
-    void* matrix, long long stride, const Place& at, const float (&values)[OWN_N / 2], u32 staging
-) {
+__device__ __forceinline__ void
+write_rounded(void* matrix, long long stride, const Place& at, const float (&values)[BLOCK_N / 2], u32 staging) {
     // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
     const int store_row = at.lane % 16, store_chunk = at.lane / 16;
     const int load_row = at.lane / 4, load_chunk = at.lane % 4;
@@ -63,8 +57,7 @@ __device__ __forceinline__ void write_rounded(
                                 (at.first + at.warp_row + load_row) * stride + at.column + load_chunk * 8;
     __syncwarp(); // some rows may have taken another way
 #pragma unroll
-    for (int unit = 0; unit < OWN_N / UNIT_N; ++unit) {
-        if (!at.has(unit * 4)) break;
+    for (int unit = 0; unit < UNITS; ++unit) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
             u32 packed[4];
@@ -78,10 +71,10 @@ __device__ __forceinline__ void write_rounded(
         }
         __syncwarp();
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int eight = 0; eight < 2; ++eight) {
             // 8 rows on, the swizzle is the same.
-            const uint4 value = load_shared(load_from + half * 8 * 64);
-            if (at.writes(half)) *reinterpret_cast<uint4*>(out + half * 8 * stride + unit * UNIT_N) = value;
+            const uint4 value = load_shared(load_from + eight * 8 * 64);
+            if (at.writes(eight) && at.has(unit * 4)) *reinterpret_cast<uint4*>(out + eight * 8 * stride + unit * UNIT_N) = value;
         }
         __syncwarp();
     }
@@ -89,106 +82,128 @@ __device__ __forceinline__ void write_rounded(
 
 #if RESIDUAL
 
-// Where registers allow, the residual stream is loaded before the sums; else L2 adds to it.
-#define LOADS_STREAM (RESIDENT == 1 && !ALTERNATE)
+// A lane's share of a vector's columns of the tile: 32 i + lane. All of them pass a warp by way of `staging`.
+struct Columns {
+    float share[UNITS];
 
-constexpr int AT_ONCE = 2; // groups of 8 columns that are loaded together, where registers are few
+    __device__ __forceinline__ void load(const float* vector, const Place& at) {
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) {
+            const int column = at.column + 32 * i + at.lane;
+            share[i] = vector && 32 * i < at.columns ? vector[column] : 1.0f;
+        }
+    }
+    __device__ __forceinline__ void spread(u32 staging) const {
+        __syncwarp(); // what was there before has been read
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) store_shared(staging + 4 * (32 * i + threadIdx.x % 32), share[i]);
+        __syncwarp();
+    }
+};
+// Of 8 columns, a thread's two.
+__device__ __forceinline__ float2 of_columns(u32 staging, int group, const Place& at) {
+    return load_shared_pair(staging + 4 * (8 * group + at.lane_column));
+}
 
-// What is needed after the sums and loaded before; of the scale, a share that each lane of a warp has.
+#include "hopper_norm.cuh"
+
+// What is needed after the sums and loaded before; besides, `staging` keeps the scale.
 struct Before {
-    float scale[OWN_N / 32];
-#if LOADS_STREAM
-    float2 stream[OWN_N / 8][2];
+#if NORM
+    Norm norm;
 #endif
 };
 
-__device__ __forceinline__ float2* stream_at(const Job& job, const Place& at, int group, int half) {
-    const long long row = at.first + at.row + 8 * half;
-    return reinterpret_cast<float2*>(
-        static_cast<float*>(job.out) + row * job.out_stride + at.column + 8 * group + at.lane_column
-    );
-}
-
-__device__ __forceinline__ void load_before(const Job& job, const Place& at, Before& before) {
-#pragma unroll
-    for (int i = 0; i < OWN_N / 32; ++i) {
-        const int column = at.column + 32 * i + at.lane;
-        before.scale[i] = job.scale && column < job.columns ? job.scale[column] : 1.0f;
-    }
-#if LOADS_STREAM
-#pragma unroll
-    for (int group = 0; group < OWN_N / 8; ++group) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (at.writes(half) && at.has(group)) {
-                before.stream[group][half] = *stream_at(job, at, group, half);
-            }
-        }
-    }
+__device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Before& before, u32 staging) {
+    const Place at(tile, job, 0);
+#if NORM
+    before.norm.load(job, at);
 #endif
+    Columns scale;
+    scale.load(job.scale, at);
+    scale.spread(staging);
 }
 
-// `staging`: of this warp, for the scale.
-__device__ __forceinline__ void write(
-    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before& before, u32 staging
+// The sums, scaled, become the new stream: the old one comes by the ring.
+__device__ __forceinline__ void add_stream(
+    const Place& at, int halves, float (&acc)[HALVES][BLOCK_N / 2], Cursor& cursor, u32 ring, u32 full, u32 empty,
+    u32 staging
 ) {
 #pragma unroll
-    for (int i = 0; i < OWN_N / 32; ++i) store_shared(staging + 4 * (32 * i + at.lane), before.scale[i]);
-    __syncwarp();
+    for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
+        // A row's 16-byte chunks are swizzled, see `descriptor`; rows of a warp start at multiples of 16.
+        const u32 from = ring + cursor.stage * STAGE_BYTES + at.row % HALF_M * 128;
+        barrier_wait(full + 8 * cursor.stage, cursor.parity);
 #pragma unroll
-    for (int from = 0; from < OWN_N / 8; from += AT_ONCE) {
-        if (!at.has(from)) break;
-#if LOADS_STREAM
-        const float2(*const old)[2] = before.stream + from;
-#elif HANDS_ON
-        float2 old[AT_ONCE][2];
+        for (int box = 0; box < BOXES; ++box) {
+            const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
+            if (half >= (HALVES > 1 ? halves : 1)) break;
 #pragma unroll
-        for (int i = 0; i < 2 * AT_ONCE; ++i) {
-            if (at.writes(i % 2)) old[i / 2][i % 2] = *stream_at(job, at, from + i / 2, i % 2);
-        }
-#endif
+            for (int i = 0; i < 4; ++i) {
+                const int group = 4 * unit + i, chunk = (2 * i + at.lane_column / 4) ^ (at.row % 8);
+                const float2 scale = of_columns(staging, group, at);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const int group = from + i;
-            const float2 scale = load_shared_pair(staging + 4 * (8 * group + at.lane_column));
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                if (!at.writes(half)) continue;
-                float2* const to = stream_at(job, at, group, half);
-                float* const pair = acc + 4 * group + 2 * half;
-#if LOADS_STREAM || HANDS_ON
-                pair[0] = fmaf(scale.x, pair[0], old[i][half].x);
-                pair[1] = fmaf(scale.y, pair[1], old[i][half].y);
-                *to = make_float2(pair[0], pair[1]);
-#else
-                add_in_memory(to, scale.x * pair[0], scale.y * pair[1]);
-#endif
+                for (int eight = 0; eight < 2; ++eight) {
+                    const u32 place = from + box * BOX_BYTES + eight * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
+                    const float2 old = load_shared_pair(place);
+                    float* const pair = acc[half] + 4 * group + 2 * eight;
+                    pair[0] = fmaf(scale.x, pair[0], old.x);
+                    pair[1] = fmaf(scale.y, pair[1], old.y);
+                }
             }
         }
+        __syncwarp();
+        if (at.lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, at.lane);
     }
-    __syncwarp();
-#if HANDS_ON
-    write_moments(job, at, acc);
-    write_rounded(job.copy, job.columns, at, acc, staging);
+}
+
+__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[BLOCK_N / 2]) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+        const long long row = at.first + at.row + 8 * eight;
+        float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
+        if (!at.writes(eight)) continue;
+#pragma unroll
+        for (int group = 0; group < BLOCK_N / 8; ++group) {
+            if (!at.has(group)) break;
+            const float* const pair = values + 4 * group + 2 * eight;
+            *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
+        }
+    }
+}
+
+// `halves`: of 64 rows that the tile has.
+__device__ __forceinline__ void write(
+    const Job& job, const Tile& tile, int halves, float (&acc)[HALVES][BLOCK_N / 2], const Before& before, Cursor& cursor,
+    u32 ring, u32 full, u32 empty, u32 staging
+) {
+    add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, empty, staging);
+#if NORM
+    // Others wait for this; what it takes until they have done their share is time to write the stream.
+#pragma unroll
+    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) before.norm.tell(job, Place(tile, job, half), acc[half]);
+#endif
+#pragma unroll
+    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) write_stream(job, Place(tile, job, half), acc[half]);
+#if NORM
+#pragma unroll
+    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) {
+        const Place at(tile, job, half);
+        before.norm.apply(job, at, acc[half], staging);
+        write_rounded(job.normed, job.columns, at, acc[half], staging);
+    }
 #endif
 }
 
 #else
-
-#if FOLDED
-using Before = Moments;
-__device__ __forceinline__ void load_before(const Job& job, const Place& at, Before& before) { before.load(job, at); }
-#else
-struct Before {
-    __device__ __forceinline__ void apply(const Job&, const Place&, float (&)[OWN_N / 2]) const {}
-};
-__device__ __forceinline__ void load_before(const Job&, const Place&, Before&) {}
-#endif
 
 #if ROPE
 
-// Groups of columns after which a thread's angles repeat; all of them where heads don't start with tiles.
-constexpr int PERIOD = OWN_N % HEAD_DIM == 0 ? HEAD_DIM / 8 : OWN_N / 8;
+constexpr int PHASES = HEAD_DIM / 8; // groups of columns after which a thread's angles repeat
+// If registers allow, angles are loaded before the sums: afterwards, the other warpgroup would wait for them. Else, so
+// many phases of them at a time.
+constexpr bool EARLY = HALVES == 1 && PHASES <= 8;
+constexpr int KEPT = EARLY ? PHASES : 2;
 
 // The patch of a row, or -1 for an extra token: even crops start with patches, odd ones with extras.
 __device__ __forceinline__ int patch_of(const Job& job, int row) {
@@ -197,49 +212,86 @@ __device__ __forceinline__ int patch_of(const Job& job, int row) {
     return patch >= 0 && patch < job.patches ? patch : -1;
 }
 
-// Turns the pairs of columns before `rotated` by the angles of their rows' patches.
-__device__ __forceinline__ void finish(const Job& job, const Place& at, float (&acc)[OWN_N / 2]) {
+// By which a thread's two rows are turned; by none, if they aren't patches.
+struct Angles {
+    float sin[KEPT][2], cos[KEPT][2];
+
+    __device__ __forceinline__ void load(const Job& job, const Place& at, int from) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int patch = at.writes(half) ? patch_of(job, at.first + at.row + 8 * half) : -1;
-        if (patch < 0) continue;
+        for (int eight = 0; eight < 2; ++eight) {
+            const int patch = at.writes(eight) ? patch_of(job, at.first + at.row + 8 * eight) : -1;
 #pragma unroll
-        for (int phase = 0; phase < PERIOD; ++phase) {
-            const int column = at.column + 8 * phase + at.lane_column;
-            const int angle = patch * (HEAD_DIM / 2) + column % HEAD_DIM / 2;
-            if (at.column + 8 * phase >= job.rotated) break;
-            const float sin = job.sin[angle], cos = job.cos[angle];
-#pragma unroll
-            for (int group = phase; group < OWN_N / 8; group += PERIOD) {
-                if (at.column + 8 * group >= job.rotated) break;
-                float* const pair = acc + 4 * group + 2 * half;
-                const float first = pair[0];
-                pair[0] = first * cos - pair[1] * sin;
-                pair[1] = pair[1] * cos + first * sin;
+            for (int i = 0; i < KEPT; ++i) {
+                const int angle = patch * (HEAD_DIM / 2) + (8 * (from + i) + at.lane_column) / 2;
+                sin[i][eight] = patch < 0 ? 0.0f : job.sin[angle];
+                cos[i][eight] = patch < 0 ? 1.0f : job.cos[angle];
             }
         }
     }
+    // The pairs of columns before `rotated`, of phases from `from` on.
+    __device__ __forceinline__ void
+    apply(const Job& job, const Place& at, int from, float (&acc)[BLOCK_N / 2]) const {
+#pragma unroll
+        for (int head = 0; head < BLOCK_N / HEAD_DIM; ++head) {
+            if (at.column + head * HEAD_DIM >= job.rotated) break;
+#pragma unroll
+            for (int i = 0; i < KEPT; ++i) {
+#pragma unroll
+                for (int eight = 0; eight < 2; ++eight) {
+                    float* const pair = acc + 4 * (head * PHASES + from + i) + 2 * eight;
+                    const float first = pair[0];
+                    pair[0] = first * cos[i][eight] - pair[1] * sin[i][eight];
+                    pair[1] = pair[1] * cos[i][eight] + first * sin[i][eight];
+                }
+            }
+        }
+    }
+};
+
+struct Before {
+    Angles angles;
+};
+__device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Before& before, u32) {
+    if (EARLY && tile.column < job.rotated) before.angles.load(job, Place(tile, job, 0), 0);
 }
 
-#elif GELU
-
-__device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[OWN_N / 2]) {
+__device__ __forceinline__ void
+finish(const Job& job, const Place& at, float (&acc)[BLOCK_N / 2], const Before& before) {
+    if (at.column >= job.rotated) return;
+    if (EARLY) return before.angles.apply(job, at, 0, acc);
 #pragma unroll
-    for (float& sum : acc) sum = gelu(sum);
+    for (int from = 0; from < PHASES; from += KEPT) {
+        Angles angles;
+        angles.load(job, at, from);
+        angles.apply(job, at, from, acc);
+    }
 }
 
 #else
 
-__device__ __forceinline__ void finish(const Job&, const Place&, float (&)[OWN_N / 2]) {}
+struct Before {};
+__device__ __forceinline__ void load_before(const Job&, const Tile&, Before&, u32) {}
+
+__device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[BLOCK_N / 2], const Before&) {
+#if GELU
+#pragma unroll
+    for (float& sum : acc) sum = gelu(sum);
+#endif
+}
 
 #endif
 
+// `halves`: of 64 rows that the tile has.
 __device__ __forceinline__ void write(
-    const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before& before, u32 staging
+    const Job& job, const Tile& tile, int halves, float (&acc)[HALVES][BLOCK_N / 2], const Before& before, Cursor&, u32, u32, u32,
+    u32 staging
 ) {
-    before.apply(job, at, acc);
-    finish(job, at, acc);
-    write_rounded(job.out, job.out_stride, at, acc, staging);
+#pragma unroll
+    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) {
+        const Place at(tile, job, half);
+        finish(job, at, acc[half], before);
+        write_rounded(job.out, job.out_stride, at, acc[half], staging);
+    }
 }
 
 #endif

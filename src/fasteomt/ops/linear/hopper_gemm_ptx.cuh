@@ -21,8 +21,13 @@ __device__ __forceinline__ void copy_box_to_all(u32 to, const TensorMap& map, in
                  : "memory");
 }
 
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+// All threads of the cluster.
+__device__ __forceinline__ void meet_cluster() {
+    if (CLUSTER > 1) {
+        asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+    } else {
+        __syncthreads();
+    }
 }
 
 // The first two warpgroups tell one another that they may go on: each by a barrier of its own. Barrier 0 is
@@ -34,8 +39,6 @@ __device__ __forceinline__ void wait_for_other(int group) {
     asm volatile("bar.sync %0, 256;" ::"r"(2 - group) : "memory");
 }
 
-__device__ __forceinline__ void meet_other() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
-
 // The accumulators are operands so that the compiler reads none of them earlier.
 __device__ __forceinline__ void multiply_wait(float (&acc)[BLOCK_N / 2]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : BLOCK_SUMS::"memory");
@@ -46,9 +49,8 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b
     asm volatile(MULTIPLY(BLOCK_N, 1, OF_SHARED(BLOCK)) : BLOCK_SUMS : "l"(a), "l"(b) : "memory");
 }
 
-__device__ __forceinline__ void store_shared(u32 address, float4 v) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
+__device__ __forceinline__ void store_shared(u32 address, float2 v) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 
 __device__ __forceinline__ float4 load_shared_floats(u32 address) {
@@ -66,7 +68,43 @@ __device__ __forceinline__ float2 load_shared_pair(u32 address) {
     return v;
 }
 
-// Where no other thread adds at the same time, the result is as certain as that of a load and a store.
-__device__ __forceinline__ void add_in_memory(float2* to, float x, float y) {
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+// What a block tells others of a row: two numbers, each beside the number of the launch that it is of, so that one
+// access brings both and nobody needs a fence.
+struct alignas(16) Part {
+    u64 mean, squares;
+};
+
+__device__ __forceinline__ void tell_part(Part* to, float mean, float squares, u32 launch) {
+    const u64 tag = static_cast<u64>(launch) << 32;
+    const u64 first = tag | __float_as_uint(mean), second = tag | __float_as_uint(squares);
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
+}
+
+__device__ __forceinline__ Part look_at(const Part* from) {
+    Part part;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(part.mean), "=l"(part.squares)
+                 : "l"(from)
+                 : "memory");
+    return part;
+}
+
+__device__ __forceinline__ u32 launch_of(const Part* part) { return static_cast<u32>(look_at(part).mean >> 32); }
+
+// Until both have been told in this launch; mean and squares of each.
+__device__ __forceinline__ void wait_for_parts(const Part* const (&from)[2], u32 launch, float2 (&heard)[2]) {
+    Part part[2];
+    bool told;
+    do {
+        part[0] = look_at(from[0]);
+        part[1] = look_at(from[1]);
+        told = true;
+#pragma unroll
+        for (const Part& one : part) told &= one.mean >> 32 == launch && one.squares >> 32 == launch;
+    } while (!told);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        heard[i].x = __uint_as_float(static_cast<u32>(part[i].mean));
+        heard[i].y = __uint_as_float(static_cast<u32>(part[i].squares));
+    }
 }

@@ -14,9 +14,7 @@ BIAS_DTYPE: torch.dtype | None = None
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
-    if problem.norm:
-        return f"no norm '{problem.norm}': use 'cuda', or compute it in an op of its own"
-    if problem.epilogue in ("rope", "residual"):
+    if problem.epilogue in ("rope", "residual", "norm"):
         return f"no '{problem.epilogue}' after a GEMM: compute it in an op of its own"
     return None
 

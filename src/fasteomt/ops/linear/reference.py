@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fasteomt.ops.linear import PART, Folded, HandedOn, Problem
+from fasteomt.ops.linear import Normed, Problem
 from fasteomt.ops.rotation import Rotation
 from fasteomt.ops.rows import Rows
 from fasteomt.ops.target import Target
@@ -29,13 +29,10 @@ def run(
     rotation: Rotation | None = None,
     rotated: int = 0,
     scale: Tensor | None = None,
-    norm: Folded | HandedOn | None = None,
+    norm: Normed | None = None,
 ) -> None:
     """See `ops.linear`."""
     y = x.float() @ weight.float().T
-    if isinstance(norm, Folded):
-        mean, variance = moments(norm.parts)
-        y = (y - mean * norm.sums) / (variance + norm.eps).sqrt()
     if bias is not None:
         y += bias
     if epilogue == "gelu":
@@ -43,28 +40,13 @@ def run(
     if epilogue == "rope":
         assert rows is not None and rotation is not None
         y[:, :rotated] = _turn(y[:, :rotated], rows, rotation)
-    if epilogue == "residual":
+    if epilogue in ("residual", "norm"):
         assert scale is not None
         y = out + scale * y
     out.copy_(y)
-    if isinstance(norm, HandedOn):
-        hand_on(y, norm)
-
-
-def hand_on(stream: Tensor, norm: HandedOn) -> None:
-    """Write what `norm` holds of a stream (M, N) fp32."""
-    norm.copy.copy_(stream)
-    parts = stream.unflatten(1, (-1, PART))
-    mean = parts.mean(dim=2, keepdim=True)
-    norm.parts.copy_(torch.stack([mean[..., 0], (parts - mean).square().sum(dim=2)], dim=2))
-
-
-def moments(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """(M, K / PART, 2) -> mean and variance of the whole rows, (M, 1)."""
-    means, squares = parts.unbind(dim=2)
-    mean = means.mean(dim=1, keepdim=True)
-    total = squares.sum(dim=1, keepdim=True) + PART * (means - mean).square().sum(dim=1, keepdim=True)
-    return mean, total / (PART * parts.shape[1])
+    if epilogue == "norm":
+        assert norm is not None
+        norm.out.copy_(F.layer_norm(y, y.shape[1:], norm.weight, norm.bias, norm.eps))
 
 
 def _turn(y: Tensor, rows: Rows, rotation: Rotation) -> Tensor:
