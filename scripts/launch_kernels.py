@@ -18,7 +18,7 @@ from fasteomt.engine.asked import NOMINAL_CROPS, asked
 from fasteomt.engine.kernels import Kernels
 from fasteomt.engine.tuning import Entry, Table, problem_key
 from fasteomt.model.spec import ModelSpec
-from fasteomt.ops import attention, linear
+from fasteomt.ops import attention, depthwise_masks, linear
 from fasteomt.ops.target import Target
 from fasteomt.stacks import Stack, get_stack
 
@@ -29,6 +29,7 @@ GEOMETRIES = {
     "230 and 250 tokens": {"num_queries": 20, "image_size": (240, 240)},
 }
 CROPS = (1, 3)
+OPS = {"linear": linear, "attention": attention, "depthwise_masks": depthwise_masks}
 
 
 def main() -> int:
@@ -41,7 +42,7 @@ def main() -> int:
         device = resolve_device(args.device)
         for name in args.stack.split(","):
             stack = get_stack(name)
-            for op, module in (("linear", linear), ("attention", attention)):
+            for op, module in OPS.items():
                 for each in module.IMPLEMENTATIONS:
                     if each != "reference":
                         launch(stack, op, each, device)

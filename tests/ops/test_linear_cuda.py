@@ -47,7 +47,7 @@ def test_compiles_to_hopper_instructions_without_spills(name: str, block_m: int,
     spilt = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", found.log
     )
-    assert spilt and max(map(int, spilt.groups())) <= 32
+    assert spilt and max(map(int, spilt.groups())) <= 64
     # Warpgroups exchange registers: all that 384 threads can start with must be there.
     assert "Used 168 registers" in found.log
     # Products that the compiler can't keep in flight are waited for one by one, and it says so.

@@ -35,7 +35,7 @@ def test_fused_kernels_together_are_the_reference(name: str) -> None:
         "num_queries": 7, "image_size": (64, 64),
     }  # fmt: skip
     spec = ModelSpec.from_name(model, **(small | changes))
-    stack = replace(get_stack("fp16"), **variation)
+    stack = replace(get_stack("fp16"), norm="add_norm", **variation)
     plan = stack.plan(spec, Target.named("sm_90"))
     assert {group.implementation for group in plan.groups} == {"reference", "fused"}
     weights = random_checkpoint(spec).weights
