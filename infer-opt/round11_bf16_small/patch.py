@@ -21,8 +21,9 @@ def change(stack: Stack) -> Stack:
     return replace(
         stack,
         name="bf16",
-        summary="BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
+        summary="BF16; attention, joint blocks, patches and head FP16; fused kernels in one CUDA graph",
         late="fp16",
+        attention="fp16",
         on_gpu=on_gpu,
         norm="linear",
     )

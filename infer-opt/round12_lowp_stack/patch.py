@@ -11,4 +11,4 @@ PARENT = "round11_bf16_small"
 
 def change(stack: Stack) -> Stack:
     summary = "FP16, fused kernels in one CUDA graph"
-    return replace(stack, name="fp16", summary=summary, recipe="fp16", late=None)
+    return replace(stack, name="fp16", summary=summary, recipe="fp16", late=None, attention=None)

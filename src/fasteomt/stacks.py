@@ -42,7 +42,8 @@ class Stack:
 
     recipe: the number format of products and of what lies between them; the residual stream, the norms'
         statistics and softmax are fp32 in all.
-    late: that of the joint blocks and what follows them, if it is another one.
+    late: that of the joint blocks and what follows them, and of patches, if it is another one.
+    attention: that of queries, keys and values on a GPU, if it is another one.
     on_gpu: by op; on a CPU all are the default ones, with nothing fused.
     rope: the op that turns queries and keys: 'rope' in a kernel of its own, or 'linear' or 'attention'.
     add: the op that adds to the residual stream: 'add_norm', or 'linear'.
@@ -56,6 +57,7 @@ class Stack:
     summary: str
     recipe: str
     late: str | None = None
+    attention: str | None = None
     on_gpu: Implementations = Implementations()
     rope: str = "rope"
     add: str = "add_norm"
@@ -80,6 +82,7 @@ class _Grouping:
         on_cpu = target.arch == "cpu"
         self.spec, self.recipe, self.logits = spec, stack.recipe, stack.logits
         self.late = stack.late or stack.recipe
+        self.attention = None if on_cpu else stack.attention
         self.implementations = Implementations() if on_cpu else stack.on_gpu
         self.rope = "rope" if on_cpu else stack.rope
         self.add = "add_norm" if on_cpu else stack.add
@@ -89,8 +92,8 @@ class _Grouping:
         spec = self.spec
         out = [
             Group(("frame.prep",), "reference", "fp32"),
-            self._group("patches", "patches"),
-            self._group("linear", "patch_embed"),
+            self._group("patches", "patches", recipe=self.late),
+            self._group("linear", "patch_embed", recipe=self.late),
             Group(("rope",), "reference", "fp32"),
         ]
         waiting: list[str] = []  # sites that the next norm computes too
@@ -122,13 +125,15 @@ class _Grouping:
         qkv, rope, attention = (f"{block}.{part}" for part in ("qkv", "rope", "attention"))
         # The first block's norm, and that of the first joint one, arrange tokens.
         self._norm(out, f"{block}.norm1", waiting, alone=block == "block.0" or bool(waiting))
+        own = self.attention
         if self.rope == "linear":
-            out += [self._group("linear", qkv, rope), self._group("attention", attention)]
+            out += [self._group("linear", qkv, rope), self._group("attention", attention, recipe=own)]
         elif self.rope == "attention":
-            out += [self._group("linear", qkv), self._group("attention", rope, attention)]
+            out += [self._group("linear", qkv), self._group("attention", rope, attention, recipe=own)]
         else:
             out += [
-                self._group("linear", qkv), self._group("rope", rope), self._group("attention", attention)
+                self._group("linear", qkv), self._group("rope", rope, recipe=own),
+                self._group("attention", attention, recipe=own),
             ]  # fmt: skip
         waiting = self._to_stream(out, f"{block}.proj", f"{block}.add1")
         self._norm(out, f"{block}.norm2", waiting, alone=bool(waiting))
@@ -155,8 +160,8 @@ class _Grouping:
         out.append(self._group("linear", product))
         return [add]
 
-    def _group(self, op: str, *names: str) -> Group:
-        return Group(names, getattr(self.implementations, op), self.recipe)
+    def _group(self, op: str, *names: str, recipe: str | None = None) -> Group:
+        return Group(names, getattr(self.implementations, op), recipe or self.recipe)
 
 
 def _products_normalise(spec: ModelSpec, target: Target) -> bool:
@@ -177,8 +182,8 @@ _R11 = replace(
     depthwise_masks="tuned",
 )
 _BF16 = Stack(
-    "bf16", "BF16, the joint blocks and the head FP16; fused kernels in one CUDA graph",
-    "bf16", "fp16", _R11, "linear", "linear", "linear", graph=True,
+    "bf16", "BF16; attention, joint blocks, patches and head FP16; fused kernels in one CUDA graph",
+    "bf16", "fp16", "fp16", _R11, "linear", "linear", "linear", graph=True,
 )  # fmt: skip
 
 _TORCH = Stack("torch_bf16", "BF16 with torch's own kernels in one CUDA graph", "bf16", graph=True)
@@ -189,7 +194,12 @@ STACKS = {
         Stack("fp32", "plain fp32, the reference; TF32 is off", "fp32"),
         _BF16,
         replace(
-            _BF16, name="fp16", summary="FP16, fused kernels in one CUDA graph", recipe="fp16", late=None
+            _BF16,
+            name="fp16",
+            summary="FP16, fused kernels in one CUDA graph",
+            recipe="fp16",
+            late=None,
+            attention=None,
         ),
         replace(
             _BF16,
@@ -197,6 +207,7 @@ STACKS = {
             summary="round 5: BF16, the blocks' kernels fused",
             on_gpu=_R5,
             late=None,
+            attention=None,
             norm="add_norm",
         ),
         _TORCH,

@@ -43,10 +43,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 
 def test_names_of_problems_stay_what_they_are_since_files_have_them() -> None:
-    assert problem_key(FC1) == "m=2058,n=4096,k=1024,dtype=bfloat16,epilogue=gelu,head_dim=0"
+    assert problem_key(FC1) == (
+        "m=2058,n=4096,k=1024,dtype=bfloat16,epilogue=gelu,head_dim=0,out_dtype=bfloat16"
+    )
     assert problem_key(ATTENTION) == (
         "rows=(crops=2,patches=1024,extras=5),heads=16,head_dim=64,dtype=float16,rope=False,"
-        "half_accumulate=False"
+        "half_accumulate=False,out_dtype=float16"
     )
     grid = depthwise_norm.Problem(Grid(2, 32, 1), 1024, torch.float16)
     assert problem_key(grid).startswith("grid=(crops=2,")

@@ -29,6 +29,7 @@ class Case:
     dtype: torch.dtype = BF16
     scale: float = 1.0
     stages: int = 4
+    out_dtype: torch.dtype | None = None
 
 
 # Tokens that are whole units of 64 queries, and 1, 5, 8 or more beyond; fewer than a unit, a block of keys or
@@ -58,6 +59,9 @@ CASES = {
         Rows(2, 256, 5), Config(2, 48, 2, spans=True), heads=3, dtype=FP16, scale=3.0, stages=5
     ),
     "blocks that span heads": Case(Rows(1, 320, 8), Config(3, 32, spans=True), heads=2),
+    "pairs and extra warps, into BF16": Case(
+        Rows(1, 128, 5), Config(1, 48, 2), dtype=FP16, stages=5, out_dtype=BF16
+    ),
     "pairs, huge scores": Case(Rows(1, 240, 10), Config(2, 64, 2), scale=100.0, stages=5),
 }
 
@@ -73,7 +77,7 @@ def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:
     width = case.heads * HEAD_DIM
     scales = torch.tensor([case.scale, case.scale, 1.0]).repeat_interleave(width)
     qkv = (torch.randn(case.rows.total, 3 * width) * scales).to(case.dtype)
-    out = torch.zeros(case.rows.total, width, dtype=case.dtype)
+    out = torch.zeros(case.rows.total, width, dtype=case.out_dtype or case.dtype)
     with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, seed, bug):
         patch.setattr(Config, "stages", case.stages)
         fault = fault_of(lambda out: cuda.run(qkv, out, case.heads, case.rows, config=case.config), out)
@@ -82,7 +86,8 @@ def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:
     q, k, v = qkv.float().split(width, dim=1)
     exact = attention(q, k, v, case)
     # Weights and results are rounded; the rest is for scores in fp32 and for FP16's subnormal weights.
-    rounding = torch.finfo(case.dtype).eps / 2 * (attention(q, k, v.abs(), case) + exact.abs())
+    of_weights = torch.finfo(case.dtype).eps / 2 * attention(q, k, v.abs(), case)
+    rounding = of_weights + torch.finfo(out.dtype).eps / 2 * exact.abs()
     close = (out.float() - exact).abs() <= 1.05 * rounding + 2e-4
     return "" if close.all() else f"{(~close).sum()} of {close.numel()} results are wrong"
 

@@ -31,6 +31,7 @@ class Case:
     dtype: torch.dtype = BF16
     head_dim: int = 64
     processors: int = 4
+    out_dtype: torch.dtype | None = None
 
 
 # Rows of patches that are whole tiles and of others; odd crops; row tiles that clusters can't share, of up to
@@ -45,6 +46,9 @@ CASES = {
     ),
     "rope, small crops": Case(Rows(5, 16, 7), 96, 512, Config(128, 96, 2, 3), "rope", head_dim=32),
     "rope, joint": Case(Rows(2, 128, 105), 192, 200, Config(128, 192, 1, 4), "rope", processors=3),
+    "rope, into FP16": Case(
+        Rows(2, 64, 5), 192, 136, Config(64, 64, 1, 3), "rope", processors=3, out_dtype=FP16
+    ),
     "gelu, odd crops": Case(Rows(3, 128, 5), 192, 512, Config(128, 64, 2, 3), "gelu", FP16, processors=6),
     "gelu, joint": Case(Rows(2, 128, 105), 160, 400, Config(128, 96, 2, 3), "gelu", processors=6),
     "gelu, fewer rows than a tile": Case(Rows(1, 37, 0), 256, 72, Config(64, 256, 2, 2), "gelu"),
@@ -87,7 +91,7 @@ class Inputs:
             "rotated": n // case.head_dim * 2 // 3 * case.head_dim,
             "scale": torch.randn(n) if adds else None,
         }
-        self.dtype = torch.float32 if adds else case.dtype
+        self.dtype = torch.float32 if adds else case.out_dtype or case.dtype
         self.stream = torch.randn(m, n) + torch.randn(m, 1)
         exact, self.normed = self.options, None
         if case.epilogue == "norm":

@@ -88,6 +88,7 @@ class Binder:
         self.launches: list[Launch] = []
         # Of the group that is being bound:
         self.group: Group
+        self.out_dtype: torch.dtype  # what the one after it takes
         self.dtype: torch.dtype
         # What it may read: activations, the residual stream, and what waits to be added to that.
         self.current: Buffer
@@ -99,11 +100,12 @@ class Binder:
 
     def bind(self) -> Program:
         for group in self.plan.groups:
-            self.group = group
             if group.recipe not in DTYPES:
                 where = group.sites[0]
                 raise UnsupportedError(f"plan: site '{where}': no kernels in format '{group.recipe}'")
-            self.dtype = DTYPES[group.recipe]
+        for group, following in zip(self.plan.groups, (*self.plan.groups[1:], None), strict=True):
+            self.group, self.dtype = group, DTYPES[group.recipe]
+            self.out_dtype = DTYPES[following.recipe] if following else self.dtype
             self._bind_group()
         bound = [() if launch.side else launch.group.sites for launch in self.launches]
         fork = 1 + next(i for i, names in enumerate(bound) if names[-1:] == ("norm",))
@@ -161,12 +163,14 @@ class Binder:
     def _find(self, op: str, problem: object) -> ModuleType:
         return self.find(self.group, op, problem, None)[0]
 
-    def _buffer(self, name: str, *shape: int) -> Buffer:
-        """A buffer of the group's format. Blocks share theirs: what one wrote, the next has read."""
-        key = (name.rpartition(".")[2] if name.startswith("block.") else name, shape, self.dtype)
+    def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Buffer:
+        """A buffer, by default of the group's format. Blocks share theirs: what one wrote, the next has
+        read."""
+        dtype = dtype or self.dtype
+        key = (name.rpartition(".")[2] if name.startswith("block.") else name, shape, dtype)
         if key not in self.memory:
-            self.memory[key] = torch.empty(shape, dtype=self.dtype, device=self.device)
-        return Buffer(name, shape, self.dtype, self.memory[key])
+            self.memory[key] = torch.empty(shape, dtype=dtype, device=self.device)
+        return Buffer(name, shape, dtype, self.memory[key])
 
     def _launch(self, run: Callable[[], object], *, side: bool = False) -> None:
         self.launches.append(Launch(self.group, run, side))
@@ -205,7 +209,9 @@ class Binder:
         x = source.read(self.group, self.dtype)
         (m, k), n = source.shape, self.packing.outputs(products)
         head_dim = self.spec.embed_dim // self.spec.num_heads if epilogue == "rope" else 0
-        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim)
+        # Attention may have a format of its own.
+        gives = self.out_dtype if name.endswith(".qkv") else self.dtype
+        problem = linear.Problem(m, n, k, self.dtype, epilogue, head_dim, gives)
         rows = self.rows if name.startswith("block.") else None
         module, tuned = self.find(self.group, "linear", problem, rows)
         dense = self.packing.dense(products, self.dtype, module.BIAS_DTYPE)
@@ -220,7 +226,7 @@ class Binder:
             logits = self.places.classes.flatten(0, 1)
             out = Buffer(name, tuple(logits.shape), logits.dtype, logits)
         else:
-            out = self._buffer(name, m, n)
+            out = self._buffer(name, m, n, dtype=gives)
         if epilogue == "norm":
             self.current = self._buffer(parts[-1].name, m, n)
             given = *self.packing.norm(parts[-1]), LAYER_NORM_EPS, self._parts(problem, tuned)
@@ -257,11 +263,12 @@ class Binder:
         heads, rows = self.spec.num_heads, self.rows
         rotation = self.rotation if len(self.group.sites) == 2 else None
         problem = attention.Problem(
-            rows, heads, self.spec.embed_dim // heads, self.dtype, rope=rotation is not None
-        )
+            rows, heads, self.spec.embed_dim // heads, self.dtype, rope=rotation is not None,
+            out_dtype=self.out_dtype,
+        )  # fmt: skip
         module, tuned = self.find(self.group, "attention", problem, rows)
         qkv = self.current.read(self.group, self.dtype)
-        out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim)
+        out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim, dtype=self.out_dtype)
 
         def run() -> None:
             out.tensor = module.run(qkv(), out.tensor, heads, rows, rotation, **tuned)

@@ -31,7 +31,7 @@ Config = dict[str, Any] | None
 
 
 def problem_key(problem: object) -> str:
-    """Names an op's problem, e.g. 'm=2058,n=1024,k=4096,dtype=bfloat16,epilogue=residual,head_dim=0'."""
+    """Names an op's problem, e.g. 'm=2058,n=4096,k=1024,dtype=bfloat16,epilogue=gelu,head_dim=0,...'."""
     assert is_dataclass(problem)
     return ",".join(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))
 

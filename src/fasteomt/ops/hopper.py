@@ -14,14 +14,14 @@ from fasteomt.ops.target import Target
 
 _ARCH = "sm_90a"
 _HEADERS = ("hopper_ptx.cuh", "hopper_tiles.cuh")
-_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}  # as PTX writes them
 
 
 def unsupported(target: Target, dtype: torch.dtype) -> str | None:
     """Why these kernels can't be had for `dtype` on `target`; None if they can."""
     if target.sm != 90:
         return "needs sm_90: it is written in Hopper's own instructions"
-    if dtype not in _TYPES:
+    if dtype not in TYPES:
         return f"{dtype} isn't a 16-bit format: float16 or bfloat16 only"
     return None
 
@@ -39,7 +39,7 @@ def compiled(
     (_, source), *headers = (
         (name, files(folder).joinpath(name).read_text("utf-8")) for folder, name in places
     )
-    options = (f"--define-macro={name}={value}" for name, value in {"TYPE": _TYPES[dtype], **values}.items())
+    options = (f"--define-macro={name}={value}" for name, value in {"TYPE": TYPES[dtype], **values}.items())
     return nvrtc.compile_source(source, _ARCH, ("--ptxas-options=-v", *options), tuple(headers))
 
 

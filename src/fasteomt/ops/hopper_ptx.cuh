@@ -1,7 +1,7 @@
 // Hopper's instructions (PTX ISA, sm_90a) as functions: those that several kernels need. Addresses in shared
 // memory are 32-bit; warpgroups are 4 warps.
 //
-// Defined by who compiles this: TYPE, bf16 or f16, as PTX writes it.
+// Defined by who compiles this: TYPE, bf16 or f16, as PTX writes it; OUT_TYPE, if results may have another one.
 #pragma once
 
 using u32 = unsigned int;
@@ -85,11 +85,14 @@ template <int LEFT> __device__ __forceinline__ void multiply_wait() {
 #define OF_SHARED(SIZE) "{" SIZE##_REGISTERS "}, " SIZE##_A ", " SIZE##_B ", add, 1, 1, 0, 0"
 
 // Rounds to nearest even; `low` at the lower address.
-__device__ __forceinline__ u32 pack(float low, float high) {
-    u32 out;
-    asm("cvt.rn." TEXT(TYPE) "x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+#define PACK(FORMAT)                                                                                          \
+    u32 out;                                                                                                  \
+    asm("cvt.rn." TEXT(FORMAT) "x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));                       \
     return out;
-}
+__device__ __forceinline__ u32 pack(float low, float high) { PACK(TYPE) }
+#ifdef OUT_TYPE
+__device__ __forceinline__ u32 pack_out(float low, float high) { PACK(OUT_TYPE) }
+#endif
 
 __device__ __forceinline__ float power_of_two(float x) {
     float out;

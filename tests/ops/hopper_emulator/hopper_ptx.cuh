@@ -83,9 +83,13 @@ inline void multiply_fence() {}
 inline void multiply_commit() { machine::commit_products(); }
 template <int LEFT> void multiply_wait() { machine::wait_for_products(LEFT); }
 
-inline u32 pack(float low, float high) {
-    return Element::encode(low) | static_cast<u32>(Element::encode(high)) << 16;
+template <typename Format> u32 pack_as(float low, float high) {
+    return Format::encode(low) | static_cast<u32>(Format::encode(high)) << 16;
 }
+inline u32 pack(float low, float high) { return pack_as<TYPE>(low, high); }
+#ifdef OUT_TYPE
+inline u32 pack_out(float low, float high) { return pack_as<OUT_TYPE>(low, high); }
+#endif
 inline int min(int a, int b) { return a < b ? a : b; }
 inline float power_of_two(float x) { return std::exp2(x); }
 

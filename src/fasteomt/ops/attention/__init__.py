@@ -20,8 +20,9 @@ IMPLEMENTATIONS: tuple[str, ...] = ("reference", "library", "fused", "cute", "cu
 
 @dataclass(frozen=True)
 class Problem:
-    """`dtype`: of qkv and of the result. `rope`: turn queries and keys too. `half_accumulate`: sum
-    probabilities times values in FP16 within a block of keys (twice the rate on sm_120; FP16 only)."""
+    """`dtype` of qkv; `out_dtype` of the result, `dtype` if None. `rope`: turn queries and keys too.
+    `half_accumulate`: sum probabilities times values in FP16 within a block of keys (twice the rate on
+    sm_120; FP16 only)."""
 
     rows: Rows
     heads: int
@@ -29,3 +30,7 @@ class Problem:
     dtype: torch.dtype
     rope: bool = False
     half_accumulate: bool = False
+    out_dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out_dtype", self.out_dtype or self.dtype)

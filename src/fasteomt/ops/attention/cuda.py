@@ -200,7 +200,7 @@ def run(
     `candidates`, the first if None."""
     assert rotation is None and qkv.is_contiguous() and out.is_contiguous()
     with torch.cuda.device(qkv.device):
-        problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype)
+        problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype, out_dtype=out.dtype)
         launch = _launch(problem, config, torch.cuda.current_device())
         job = struct.pack("@2P9i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
         maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
@@ -229,7 +229,7 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
     pairs = problem.rows.crops * heads
     blocks = plan.blocks(pairs, config)
     each, more = divmod(pairs * plan.units, blocks)
-    kernel = _kernel(config, problem.dtype, plan.last, plan.extra > 0, device)
+    kernel = _kernel(config, problem.dtype, plan.last, plan.extra > 0, problem.out_dtype, device)
     return _Launch(
         kernel,
         blocks,
@@ -240,16 +240,21 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
 
 
 @cache
-def _kernel(config: Config, dtype: torch.dtype, last: int, extra: bool, device: int) -> nvrtc.Kernel:
-    return nvrtc.load(compiled(config, dtype, last, extra), "attention", config.shared)
+def _kernel(
+    config: Config, dtype: torch.dtype, last: int, extra: bool, out_dtype: torch.dtype | None, device: int
+) -> nvrtc.Kernel:
+    return nvrtc.load(compiled(config, dtype, last, extra, out_dtype), "attention", config.shared)
 
 
-def compiled(config: Config, dtype: torch.dtype, last: int, extra: bool) -> nvrtc.Binary:
+def compiled(
+    config: Config, dtype: torch.dtype, last: int, extra: bool, out_dtype: torch.dtype | None = None
+) -> nvrtc.Binary:
     """The kernel's machine code for `Schedule.last` keys in the first block, with or without extra warps;
     needs no GPU."""
     registers, others = config.registers(extra)
     values: dict[str, object] = {
         "HEAD_DIM": HEAD_DIM,
+        "OUT_TYPE": hopper.TYPES[out_dtype or dtype],
         "WARPGROUPS": config.warpgroups,
         "BLOCKS": config.blocks,
         "UNITS": config.units,

@@ -19,6 +19,8 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return "needs an NVIDIA GPU of sm_80, sm_90, sm_100 or sm_120: use 'library'"
     if problem.rope:
         return "turns nothing: run the op 'rope' before it"
+    if problem.out_dtype != problem.dtype:
+        return f"gives what it takes, not {problem.out_dtype} of {problem.dtype}"
     if problem.half_accumulate:
         return "half_accumulate: use 'fused'"
     if problem.dtype not in (torch.float16, torch.bfloat16):

@@ -19,7 +19,7 @@
 //   STAGES              stages of a ring
 //   EXTRA               1 for extra warps, or 0
 //   CONSUMER_REGISTERS  of a warpgroup's threads; PRODUCER_REGISTERS: of the others'
-//   TYPE                bf16 or f16, as PTX writes it
+//   TYPE, OUT_TYPE      bf16 or f16, as PTX writes it: of queries, keys and values, and of results
 //   POLYNOMIALS         1 to have a quarter of the exponentials done by multiplications, or 0
 //   SLACK               weights may reach 2^SLACK: that and a row's sums are finite, in TYPE and in fp32
 //   BLOCK_..., LAST_... operands of products, as ops/hopper.py writes them, whose sums are BLOCK_N or LAST `scores`
@@ -540,7 +540,7 @@ __device__ __forceinline__ void write(const Job& job, const Tile& tile, const So
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float* const pair = state.out + 4 * g + 2 * i;
-            packed[i] = pack(pair[0] * scale[i % 2], pair[1] * scale[i % 2]);
+            packed[i] = pack_out(pair[0] * scale[i % 2], pair[1] * scale[i % 2]);
         }
         store_matrices(staging + store_row * ROW_BYTES + (((g + store_chunk) ^ (store_row & 7)) * 16), packed);
     }
@@ -726,7 +726,7 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
                                     tile.head * HEAD_DIM + lane / 4;
 #pragma unroll
         for (int m = 0; m < HEAD_DIM / 16; ++m) {
-            const u32 both = pack(state.out[m][j] * scale, state.out[m][j + 2] * scale);
+            const u32 both = pack_out(state.out[m][j] * scale, state.out[m][j + 2] * scale);
             out[16 * m] = both & 0xFFFF;
             out[16 * m + 8] = both >> 16;
         }

@@ -17,6 +17,8 @@ WRITES_OUT = False
 def unsupported(target: Target, problem: Problem) -> str | None:
     if problem.rope:
         return "turns nothing: run the op 'rope' before it"
+    if problem.out_dtype != problem.dtype:
+        return f"gives what it takes, not {problem.out_dtype} of {problem.dtype}"
     if problem.half_accumulate:
         return "half_accumulate: use 'fused'"
     if target.arch == "cpu":

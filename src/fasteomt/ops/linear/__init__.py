@@ -1,8 +1,8 @@
 """A dense layer with what follows it: y = x @ weight.T + bias, then an epilogue.
 
 `run(x, weight, bias, out, *, rows=None, epilogue="", rotation=None, rotated=0, scale=None, norm=None)`:
-x (M, K), weight (N, K) and out (M, N) are contiguous and of one dtype, bias is (N,) of dtype `BIAS_DTYPE`
-(None: x's) or None. Epilogues:
+x (M, K) and weight (N, K) are contiguous and of one dtype, out (M, N) of that or another 16-bit one; bias is
+(N,) of dtype `BIAS_DTYPE` (None: x's) or None. Epilogues:
 
 - "": out = y.
 - "gelu": out = GELU(y), the exact one, by erf.
@@ -46,8 +46,8 @@ def parts_for(m: int, n: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """`dtype` of x, weight and, but for "residual" and "norm", out; `head_dim` of queries and keys, for
-    "rope"."""
+    """`dtype` of x and weight; `out_dtype` of a 16-bit result, `dtype` if None. `head_dim` of queries and
+    keys, for "rope"."""
 
     m: int
     n: int
@@ -55,3 +55,7 @@ class Problem:
     dtype: torch.dtype
     epilogue: str = ""
     head_dim: int = 0
+    out_dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out_dtype", self.out_dtype or self.dtype)

@@ -152,7 +152,9 @@ def run(
     assert epilogue != "rope" or (rows is not None and rotation is not None)
     turns = rotation if epilogue == "rope" else None
     head_dim = 2 * turns.sin.shape[1] if turns else 0
-    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], x.dtype, epilogue, head_dim)
+    adds = epilogue in ("residual", "norm")
+    rounded = x.dtype if adds else out.dtype
+    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], x.dtype, epilogue, head_dim, rounded)
     with torch.cuda.device(x.device):
         launch = _launch(problem, rows, config, torch.cuda.current_device())
         tables = (turns.sin, turns.cos) if turns else (None, None)
@@ -163,7 +165,6 @@ def run(
         share = launch.config.block_n // launch.config.cluster
         maps = [nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))]
         # The stream's values are copied as they are, each as two of 16 bits.
-        adds = out.dtype == torch.float32
         maps.append(nvrtc.tensor_map(out.view(x.dtype), (HALF_M, 2 * _UNIT_N)) if adds else maps[0])
         hopper.launch(launch.kernel, launch.blocks, _THREADS, maps, job)
 
@@ -187,7 +188,9 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
     config = config or candidates(target, problem)[0]
     schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors)
     table = _table_length(schedule)
-    kernel = _kernel(config, (problem.dtype, problem.epilogue, problem.head_dim), table, device)
+    kernel = _kernel(
+        config, (problem.dtype, problem.epilogue, problem.head_dim, problem.out_dtype), table, device
+    )
     tokens = (rows.patches, rows.extras) if rows else (problem.m, 0)
     dealt = (
         problem.n,
@@ -215,17 +218,26 @@ def _table_length(schedule: Schedule) -> int:
 
 
 @cache
-def _kernel(config: Config, kind: tuple[torch.dtype, str, int], table: int, device: int) -> nvrtc.Kernel:
+def _kernel(
+    config: Config, kind: tuple[torch.dtype, str, int, torch.dtype | None], table: int, device: int
+) -> nvrtc.Kernel:
     """Loaded on `device`, which is the current one."""
     return nvrtc.load(compiled(config, *kind, table=table), "linear", config.shared)
 
 
 def compiled(
-    config: Config, dtype: torch.dtype, epilogue: str, head_dim: int = 0, *, table: int = 32
+    config: Config,
+    dtype: torch.dtype,
+    epilogue: str,
+    head_dim: int = 0,
+    out_dtype: torch.dtype | None = None,
+    *,
+    table: int = 32,
 ) -> nvrtc.Binary:
     """The kernel's machine code; needs no GPU."""
     values: dict[str, object] = {
         "BLOCK_N": config.block_n,
+        "OUT_TYPE": hopper.TYPES[out_dtype or dtype],
         "HALVES": config.block_m // HALF_M,
         "CLUSTER": config.cluster,
         "STAGES": config.stages,

@@ -25,6 +25,8 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return "needs sm_90 or newer"
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"{problem.dtype}: float16 or bfloat16 only"
+    if problem.out_dtype != problem.dtype:
+        return f"gives what it takes, not {problem.out_dtype} of {problem.dtype}"
     if problem.epilogue in ("rope", "residual", "norm"):
         return f"no epilogue '{problem.epilogue}': use 'fused', or compute it in an op of its own"
     if problem.n % 16 or problem.k % 16:

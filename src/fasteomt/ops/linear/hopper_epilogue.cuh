@@ -64,7 +64,7 @@ write_rounded(void* matrix, long long stride, const Place& at, const float (&val
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int value = 4 * (unit * 4 + pair * 2) + 2 * i;
-                packed[i] = pack(values[value], values[value + 1]);
+                packed[i] = pack_out(values[value], values[value + 1]);
             }
             const int chunk = pair * 2 + store_chunk;
             store_matrices(staging + store_row * 64 + ((chunk ^ (store_row / 2 & 3)) * 16), packed);

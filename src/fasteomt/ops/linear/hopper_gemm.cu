@@ -12,7 +12,7 @@
 //   HALVES            of 64 rows that a tile has, 1 or 2
 //   CLUSTER           blocks of a cluster, 1 or 2
 //   STAGES            of the ring
-//   TYPE              bf16 or f16, as PTX writes it
+//   TYPE, OUT_TYPE    bf16 or f16, as PTX writes it: of x and W, and of what is rounded
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none. HEAD_DIM: of ROPE, divides BLOCK_N
 //   NORM              with RESIDUAL: gives the stream's LayerNorm, too
 //   MAX_ROW_TILES     length of the table of tiles

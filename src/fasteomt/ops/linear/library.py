@@ -14,6 +14,8 @@ BIAS_DTYPE: torch.dtype | None = None
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
+    if problem.out_dtype != problem.dtype:
+        return f"gives what it takes, not {problem.out_dtype} of {problem.dtype}"
     if problem.epilogue in ("rope", "residual", "norm"):
         return f"no '{problem.epilogue}' after a GEMM: compute it in an op of its own"
     return None
