@@ -51,7 +51,7 @@ class Case:
         qkv[:, width : 2 * width] *= keys
         self.qkv = qkv.to(problem.dtype)
         self.room = torch.full(
-            (self.rows.total + 2 * GUARD, width), UNTOUCHED, device="cuda", dtype=problem.dtype
+            (self.rows.total + 2 * GUARD, width), UNTOUCHED, device="cuda", dtype=problem.out_dtype
         )
         self.out = self.room[GUARD:-GUARD]
 
@@ -66,7 +66,7 @@ class Case:
         split = self.qkv.float().unflatten(0, (self.rows.crops, -1)).unflatten(2, (3, heads, -1))
         q, k, v = split.permute(2, 0, 3, 1, 4)
         weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).to(dtype).float()
-        rounded = (weights @ v).transpose(1, 2).reshape(exact.shape).to(dtype)
+        rounded = (weights @ v).transpose(1, 2).reshape(exact.shape).to(self.out.dtype)
         return float((self.out - exact).norm() / (rounded - exact).norm())
 
     def check(self, config: cuda.Config | None = None) -> None:
@@ -90,6 +90,13 @@ def test_close_to_the_truth(tokens: tuple[int, int], crops: int, heads: int, dty
 @pytest.mark.parametrize("tokens", PATCHES_AND_EXTRAS, ids=str)
 def test_every_candidate(tokens: tuple[int, int], dtype: torch.dtype, target: Target) -> None:
     case = Case(Problem(Rows(2, *tokens), 12, 64, dtype))
+    for config in cuda.candidates(target, case.problem):
+        case.check(config)
+
+
+@pytest.mark.parametrize("heads", [12, 16])
+def test_results_may_have_another_format(heads: int, target: Target) -> None:
+    case = Case(Problem(Rows(2, 1024, 5), heads, 64, FP16, out_dtype=BF16))
     for config in cuda.candidates(target, case.problem):
         case.check(config)
 

@@ -106,6 +106,15 @@ def test_every_candidate_computes_the_same(rows: str, layer: str, target: Target
         assert case.error(out) < 2, config
 
 
+def test_results_may_have_another_format(target: Target) -> None:
+    case = Case(ROWS["two crops"], "L qkv", BF16)
+    for config in cuda.candidates(target, replace(case.problem, out_dtype=FP16)):
+        out = torch.full_like(case.stream, torch.nan).to(FP16)
+        case.run(out, config)
+        rounding = (case.exact.half().float() - case.exact).norm()
+        assert float((out.float() - case.exact).norm()) < 2 * float(rounding), config
+
+
 def test_writes_no_other_rows() -> None:
     case = Case(Rows(1, 256, 5), "plain", BF16)
     room = torch.full((case.problem.m + 128, case.problem.n), 7.0, device="cuda", dtype=BF16)

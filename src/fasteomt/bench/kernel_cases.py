@@ -112,6 +112,7 @@ class LinearCase(_Case):
     def __init__(self, job: Job, device: torch.device) -> None:
         super().__init__(job, device)
         p: linear.Problem = job.problem
+        self.out_dtype = self.rounded = p.out_dtype or p.dtype
         self.x, self.weight = self.normal(p.m, p.k), self.normal(p.n, p.k) * p.k**-0.5
         self.bias = self.normal(p.n, dtype=torch.float32)
         self.options: dict[str, Any] = {"epilogue": p.epilogue, "rows": job.rows}
@@ -173,6 +174,7 @@ class AttentionCase(_Case):
     def __init__(self, job: Job, device: torch.device) -> None:
         super().__init__(job, device)
         p: attention.Problem = job.problem
+        self.out_dtype = self.rounded = p.out_dtype or p.dtype
         self.width = p.heads * p.head_dim
         self.qkv = self.normal(p.rows.total, 3 * self.width)
         self.turn = self.rotation(p.rows, p.head_dim) if p.rope else None
@@ -183,7 +185,7 @@ class AttentionCase(_Case):
         return found
 
     def inputs(self, module: ModuleType, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        out = self.normal(len(self.qkv), self.width, dtype=out_dtype)
+        out = self.normal(len(self.qkv), self.width, dtype=out_dtype or self.out_dtype)
         return self.qkv, out
 
     def sets(self, module: ModuleType, l2_bytes: int) -> list[tuple[Tensor, ...]]:
