@@ -1,4 +1,4 @@
-"""The 16-bit stacks' formats keep masks: their plans for a Hopper GPU, by plain torch that rounds where they do."""
+"""The 16-bit stacks' formats keep masks: plans for a Hopper GPU, by plain torch that rounds where they do."""
 
 from __future__ import annotations
 
