@@ -28,6 +28,11 @@ __device__ __forceinline__ void barrier_arrive_expecting(u32 barrier, u32 bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// At a barrier of this block.
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     u32 done;
     do {
@@ -49,6 +54,11 @@ __device__ __forceinline__ void copy_box(u32 to, const TensorMap& map, int colum
                  " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(barrier)
                  : "memory");
+}
+
+// All 128 threads of a warpgroup meet.
+__device__ __forceinline__ void warpgroup_sync(int group) {
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
 // Programmatic dependent launch, see ops/early.py.
@@ -118,5 +128,17 @@ __device__ __forceinline__ uint4 load_shared(u32 address) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address)
                  : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float load_shared_number(u32 address) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float2 load_shared_pair(u32 address) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
     return v;
 }

@@ -3,9 +3,6 @@
 
 #include "hopper_ptx.cuh"
 
-inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
-
-inline void warpgroup_sync(int group) { machine::meet_at_named_barrier(group + 1, 128); }
 inline void turn_wait(int group) { machine::meet_at_named_barrier(1 + WARPGROUPS + group, 256); }
 inline void turn_pass(int group) { machine::arrive_at_named_barrier(1 + WARPGROUPS + group, 256); }
 inline void extra_sync() { machine::meet_at_named_barrier(15, 96); }
@@ -119,4 +116,3 @@ inline float float_of(u32 bits) {
     return out;
 }
 
-inline float load_shared_number(u32 address) { return load_as<float>(address); }

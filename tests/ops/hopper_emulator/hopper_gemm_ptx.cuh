@@ -22,10 +22,8 @@ inline void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
     machine::start_product({acc, BLOCK_N, a, b, Element::decode});
 }
 
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline void store_shared(u32 address, float2 value) { store_as(address, value); }
 inline float4 load_shared_floats(u32 address) { return load_as<float4>(address); }
-inline float2 load_shared_pair(u32 address) { return load_as<float2>(address); }
 
 struct alignas(16) Part {
     u32 mean, launch_of_mean, squares, launch_of_squares;

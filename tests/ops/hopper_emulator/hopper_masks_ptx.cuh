@@ -3,10 +3,6 @@
 
 #include "hopper_ptx.cuh"
 
-inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
-
-inline void warpgroup_sync(int group) { machine::meet_at_named_barrier(group + 1, 128); }
-
 inline void copy_chunk(u32 to, const void* from, bool real) { machine::copy_chunk(to, real ? from : nullptr); }
 inline void arrive_when_copied(u32 barrier) { machine::arrive_when_copied(barrier); }
 
@@ -20,7 +16,4 @@ inline float2 widen(u32 pair) { return {Element::decode(pair & 0xFFFF), Element:
 
 inline void store_shared_word(u32 address, u32 value) { store_as(address, value); }
 inline u32 load_shared_word(u32 address) { return load_as<u32>(address); }
-inline float load_shared_number(u32 address) { return load_as<float>(address); }
-inline float2 load_shared_pair(u32 address) { return load_as<float2>(address); }
 
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -67,12 +67,15 @@ inline u32 shared_address(const unsigned char*) { return FIRST_DYNAMIC; }
 inline void barrier_init(u32 barrier, u32 arrivals) { machine::barrier_init(barrier, arrivals); }
 inline void barriers_ready() {}
 inline void barrier_arrive_expecting(u32 barrier, u32 bytes) { machine::barrier_expect(barrier, bytes); }
+inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
 inline void barrier_wait(u32 barrier, u32 parity) { machine::barrier_wait(barrier, parity); }
 
 inline void prefetch_map(const TensorMap&) {}
 inline void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     machine::copy_box(to, map, column, row, barrier, machine::own_rank(), machine::own_rank());
 }
+
+inline void warpgroup_sync(int group) { machine::meet_at_named_barrier(group + 1, 128); }
 
 inline void let_next_start() {}
 inline void wait_for_inputs() {}
@@ -91,6 +94,7 @@ inline u32 pack(float low, float high) { return pack_as<TYPE>(low, high); }
 inline u32 pack_out(float low, float high) { return pack_as<OUT_TYPE>(low, high); }
 #endif
 inline int min(int a, int b) { return a < b ? a : b; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float power_of_two(float x) { return std::exp2(x); }
 
 inline void __syncthreads() { machine::meet_block(); }
@@ -139,3 +143,5 @@ template <typename T> T load_as(u32 address) {
     return out;
 }
 inline uint4 load_shared(u32 address) { return load_as<uint4>(address); }
+inline float load_shared_number(u32 address) { return load_as<float>(address); }
+inline float2 load_shared_pair(u32 address) { return load_as<float2>(address); }

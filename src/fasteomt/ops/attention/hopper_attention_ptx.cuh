@@ -3,19 +3,9 @@
 
 #include "hopper_ptx.cuh"
 
-// At a barrier of this block.
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // Named barriers: 0 is __syncthreads', then each warpgroup's own, then those of turns; 15 is the extra warps'.
 constexpr int TURNS = 1 + WARPGROUPS;
 static_assert(TURNS + WARPGROUPS <= 15, "there are 16");
-
-// All 128 threads of a warpgroup meet.
-__device__ __forceinline__ void warpgroup_sync(int group) {
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
 
 // Warpgroups' turns: it is `group`'s once another warpgroup passes it on.
 __device__ __forceinline__ void turn_wait(int group) {
@@ -125,8 +115,3 @@ __device__ __forceinline__ float saturated(float a, float b, float c) {
 __device__ __forceinline__ u32 bits_of(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
 
-__device__ __forceinline__ float load_shared_number(u32 address) {
-    float v;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
-}

@@ -3,16 +3,6 @@
 
 #include "hopper_ptx.cuh"
 
-// At a barrier of this block.
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// All 128 threads of a warpgroup meet. Barrier 0 is __syncthreads'.
-__device__ __forceinline__ void warpgroup_sync(int group) {
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
 // Copies 16 bytes, later; zeros unless `real`, and then `from` isn't read. The line beside it is wanted next.
 __device__ __forceinline__ void copy_chunk(u32 to, const void* from, bool real) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0)
@@ -59,14 +49,3 @@ __device__ __forceinline__ u32 load_shared_word(u32 address) {
     return v;
 }
 
-__device__ __forceinline__ float load_shared_number(u32 address) {
-    float v;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ float2 load_shared_pair(u32 address) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-    return v;
-}

@@ -62,12 +62,6 @@ __device__ __forceinline__ float4 load_shared_floats(u32 address) {
     return v;
 }
 
-__device__ __forceinline__ float2 load_shared_pair(u32 address) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-    return v;
-}
-
 // What a block tells others of a row: two numbers, each beside the number of the launch that it is of, so that one
 // access brings both and nobody needs a fence.
 struct alignas(16) Part {
