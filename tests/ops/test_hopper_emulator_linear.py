@@ -67,8 +67,11 @@ CASES = {
     "norm, several tiles a block": Case(
         Rows(3, 64, 5), 320, 72, Config(64, 64, 1, 4), "norm", FP16, processors=6
     ),
-    "norm, shared": Case(Rows(2, 128, 5), 192, 200, Config(64, 96, 2, 4), "norm"),
-    "norm, whole tiles, shared": Case(Rows(2, 128, 105), 160, 136, Config(128, 64, 2, 4), "norm", FP16),
+    "norm, two columns a row": Case(Rows(2, 128, 5), 192, 200, Config(64, 96, 1, 4), "norm"),
+    "norm, whole tiles": Case(Rows(2, 128, 105), 160, 136, Config(128, 64, 1, 4), "norm", FP16),
+    "norm, half tiles at the end": Case(
+        Rows(3, 128, 5), 320, 72, Config(128, 64, 1, 4), "norm", processors=3
+    ),
     "norm, whole rows": Case(Rows(1, 37, 0), 192, 72, Config(128, 192, 1, 4), "norm", processors=2),
 }
 
@@ -134,7 +137,7 @@ def test_launches_tell_their_parts_from_those_of_the_last_one(name: str) -> None
     assert not wrong(CASES[name], seed=1, times=3)
 
 
-TURNS, NORM = CASES["gelu, odd crops"], CASES["norm, shared"]
+TURNS, NORM = CASES["gelu, odd crops"], CASES["norm, two columns a row"]
 ADDS = CASES["residual, joint"]
 BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     "a stage is given back while it is read": (
@@ -182,7 +185,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     "a block ends before its neighbour": (TURNS, (("    if (CLUSTER > 1) meet_cluster();\n", ""),)),
     "blocks that share rows take the same columns": (
         TURNS,
-        (("next_alone / job.alone) * CLUSTER + rank", "next_alone / job.alone) * CLUSTER"),),
+        (("next_alone / job.alone * CLUSTER + rank", "next_alone / job.alone * CLUSTER"),),
     ),
     "who isn't next looks at the ring": (
         TURNS,

@@ -196,7 +196,7 @@ class Binder:
         if (
             any(part.op not in ("gemm", "conv") for part in products)
             or joined not in (joined[:1], ["w1", "w2"])
-            or (epilogue == "norm" and ops[-2] != "scale+add")
+            or (epilogue == "norm" and (ops[-2] != "scale+add" or not parts[-1].name.startswith("block.")))
         ):
             raise self._no_op(ops)
         name = products[0].name

@@ -25,6 +25,27 @@ from fasteomt.plan import Plan
 MAX_PROGRAMS = 4
 
 
+class _Turn:
+    """Who runs: one call at a time. `done`: when the last one has ended on the GPU."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.done: torch.cuda.Event | None = None
+
+
+# Of each GPU.
+_TURNS: dict[torch.device, _Turn] = {}
+_TURNS_LOCK = threading.Lock()
+
+
+def _turn_on(device: torch.device) -> _Turn:
+    """A GPU's, or a new one."""
+    if device.type != "cuda":
+        return _Turn()
+    with _TURNS_LOCK:
+        return _TURNS.setdefault(device, _Turn())
+
+
 @dataclass(frozen=True)
 class _Ready:
     program: Program
@@ -34,7 +55,9 @@ class _Ready:
 class Kernels:
     """A plan with its weights packed on `device`; they are copied, and may change afterwards.
 
-    Several threads may share one: calls follow one another, on the GPU too.
+    Several threads may share one: calls follow one another, on the GPU too. So do those of all others of the
+    process there: each fills the GPU, and blocks of some kernels wait for one another, see
+    `ops/linear/hopper_norm.cuh`.
 
     Args:
         graph: replay CUDA graphs; otherwise, and on a CPU, launch one by one.
@@ -57,12 +80,11 @@ class Kernels:
 
     def _start(self) -> None:
         self._ready: OrderedDict[tuple[int, int], _Ready] = OrderedDict()
-        self._lock = threading.RLock()
-        self._done: torch.cuda.Event | None = None
+        self._lock, self._turns = threading.RLock(), _turn_on(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Programs hold places in memory: a copy makes its own."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_ready", "_lock", "_done")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_ready", "_lock", "_turns")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -94,15 +116,16 @@ class Kernels:
         """One call at a time, also where callers have streams of their own."""
         # Somebody's graph that is being captured may not wait for what is outside of it.
         events = self.device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
-        with self._lock:
-            if events and self._done is not None:
-                self._done.wait()
+        turn = self._turns
+        with turn.lock:
+            if events and turn.done is not None:
+                turn.done.wait()
             try:
                 yield
             finally:
                 if events:
-                    self._done = self._done or torch.cuda.Event()
-                    self._done.record()
+                    turn.done = turn.done or torch.cuda.Event()
+                    turn.done.record()
 
     def program(self, crops: int, size: int) -> Program:
         """The program for so many crops of `size` x `size` pixels, made if it isn't there yet."""

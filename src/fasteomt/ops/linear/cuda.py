@@ -27,7 +27,7 @@ _UNIT_N = 32  # columns that are written at a time
 _THREADS = 384
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _HEAD_DIMS = (32, 64, 128)
-_MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
+_MAX_M = 1 << 16  # the table of row tiles is a parameter: at most 16 KiB
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How tiles are dealt to the clusters of a launch; `hopper_gemm.cu` says how it reads these numbers.
+    """How tiles are dealt to the clusters of a launch; `hopper_gemm.cu` says how it reads these numbers, and
+    in which order tiles must be where blocks wait for one another (`waits`).
 
     `row_tiles`: (first row, rows) of each. Clusters take `together` groups of them with each column tile, and
     the `alone` others with a group of column tiles; the last `spread` clusters take these. `time`: of the
@@ -69,9 +70,16 @@ class Schedule:
     time: float
 
     @classmethod
-    def of(cls, m: int, n: int, rows: Rows | None, config: Config, processors: int) -> Schedule:
+    def of(
+        cls, m: int, n: int, rows: Rows | None, config: Config, processors: int, *, waits: bool = False
+    ) -> Schedule:
         row_tiles = tuple((rows or Rows(1, m, 0)).tiles(config.block_m))
         columns = math.ceil(n / config.block_n)
+        if waits:
+            assert config.cluster == 1
+            tiles = len(row_tiles) * columns
+            blocks = min(processors, tiles)
+            return cls(row_tiles, len(row_tiles), 0, columns, blocks, 1, math.ceil(tiles / blocks))
         together = sum(count > config.block_m - HALF_M for _, count in row_tiles) // config.cluster
         alone = [
             math.ceil(count / HALF_M) / (config.block_m // HALF_M)
@@ -98,6 +106,8 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return f"K must be a multiple of 8 and N of {_UNIT_N}, not {problem.k} and {problem.n}"
     if problem.epilogue == "rope" and problem.head_dim not in _HEAD_DIMS:
         return f"heads of 32, 64 or 128 features, not {problem.head_dim}"
+    if problem.epilogue == "norm" and problem.n > 2 * min(_BLOCK_N[HALF_M]) * target.processors:
+        return f"{problem.n} columns are too many for {target.processors} processors to normalise"
     if problem.m > _MAX_M:
         return f"at most {_MAX_M} rows, not {problem.m}"
     return None
@@ -109,7 +119,8 @@ def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     sizes = [
         (block_m, block_n) for block_m, every in _BLOCK_N.items() for block_n in every if block_n % heads == 0
     ]
-    found = [_config(target, *size, cluster) for size in sizes for cluster in (1, 2)]
+    clusters = (1,) if problem.epilogue == "norm" else (1, 2)
+    found = [_config(target, *size, cluster) for size in sizes for cluster in clusters]
     return tuple(sorted(found, key=lambda config: _cycles(target, problem, config)))
 
 
@@ -126,7 +137,8 @@ def _cycles(target: Target, problem: Problem, config: Config) -> float:
     than it has, and the last one's results are finished while nobody multiplies, at 16 cycles for each column
     of 64 rows. Clusters lose a little where their blocks wait for one another. Fitted to what an H200 found
     best."""
-    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors)
+    waits = problem.epilogue == "norm"
+    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors, waits=waits)
     halves = config.block_m // HALF_M
     read = halves * (HALF_M + config.block_n) * BLOCK_K * 2
     step = max(2 * halves * config.block_n, (config.stage_bytes + read) / 140)
@@ -150,6 +162,7 @@ def run(
 ) -> None:
     """`ops.linear` says what it computes; `config`: one of `candidates`, the first if None."""
     assert epilogue != "rope" or (rows is not None and rotation is not None)
+    assert (epilogue == "norm") == (norm is not None)
     turns = rotation if epilogue == "rope" else None
     head_dim = 2 * turns.sin.shape[1] if turns else 0
     adds = epilogue in ("residual", "norm")
@@ -186,7 +199,8 @@ class _Launch:
 def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: int) -> _Launch:
     target = Target.of(torch.device("cuda", device))
     config = config or candidates(target, problem)[0]
-    schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors)
+    waits = problem.epilogue == "norm"
+    schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors, waits=waits)
     table = _table_length(schedule)
     kernel = _kernel(
         config, (problem.dtype, problem.epilogue, problem.head_dim, problem.out_dtype), table, device

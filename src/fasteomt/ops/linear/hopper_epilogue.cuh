@@ -137,7 +137,7 @@ __device__ __forceinline__ void add_stream(
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
-            if (half >= (HALVES > 1 ? halves : 1)) break;
+            if (half >= HALVES || (half > 0 && half >= halves)) break;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int group = 4 * unit + i, chunk = (2 * i + at.lane_column / 4) ^ (at.row % 8);

@@ -70,8 +70,9 @@ struct Tile {
 // `alone` row tiles left, the small ones among them: the blocks share the row tile and take columns beside one
 // another. The last `spread` clusters do these, since they have fewer of the others.
 //
-// With NORM, who has columns of a row waits for who has the others: those come right after one another instead. Each
-// warpgroup does its tiles in this order, so that among those who wait, the first ones get what they need.
+// With NORM, who has columns of a row waits for who has the others. So all row tiles are `together`, clusters are single
+// blocks, and the columns of a row tile come right after one another instead. Blocks do their tiles in this order, and no
+// warpgroup has two of one row tile: among those who wait, the first ones get what they need.
 struct Schedule {
     const Job& job;
     int rank, next_together, next_alone;
@@ -100,10 +101,8 @@ struct Schedule {
             tile.column = column * BLOCK_N;
             next_together += gridDim.x / CLUSTER;
         } else if (next_alone < alone_items()) {
-            const int items = alone_items() / job.alone; // of a row tile
-            const int row = NORM ? next_alone / items : next_alone % job.alone;
-            const int column_tile = (NORM ? next_alone % items : next_alone / job.alone) * CLUSTER + rank;
-            tile.at = job.row_tiles[job.together * CLUSTER + row];
+            const int column_tile = next_alone / job.alone * CLUSTER + rank;
+            tile.at = job.row_tiles[job.together * CLUSTER + next_alone % job.alone];
             if (column_tile >= job.column_tiles) tile.at.rows = 0;
             tile.column = column_tile * BLOCK_N;
             next_alone += job.spread;

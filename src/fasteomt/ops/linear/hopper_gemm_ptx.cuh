@@ -4,7 +4,8 @@
 #include "hopper_ptx.cuh"
 
 // At the barrier that `barrier` is in block `rank` of the cluster. It orders no writes of other threads' memory
-// (a cluster-wide release would wait for all of them): only what tensor cores read is at stake.
+// (a cluster-wide release would wait for all of them): what is at stake was read by tensor cores, or by lanes that
+// have met since.
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),

@@ -2,7 +2,9 @@
 //
 // Each block tells the others the mean of its part of a row, and the sum of squares around it, and then puts together
 // what all have told (Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing sample variances").
-// All blocks of a launch are on the GPU at the same time, so that who waits gets its answer.
+// Who waits gets its answer, since all blocks of a launch come onto the GPU: there is one for a multiprocessor, and what
+// keeps another from starting must be a kernel that ends by itself. Two such launches at a time might each have half of
+// the GPU; engine/kernels.py lets the programs of a process run one after the other.
 #pragma once
 
 #if NORM
