@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -80,7 +81,7 @@ class Choice:
 Call = Callable[..., Tensor]
 
 
-class _Case:
+class _Case(ABC):
     """Random inputs of a job. `rounded`: the format of results, or of what they are sums of."""
 
     reads_out = False
@@ -94,8 +95,9 @@ class _Case:
         values = torch.randn(shape, generator=self.random, device=self.device)
         return values.to(dtype or self.dtype)
 
+    @abstractmethod
     def call(self, module: ModuleType, config: object) -> Call:
-        raise NotImplementedError
+        """`module.run` in a configuration, given what `inputs` gives."""
 
     def result(
         self, module: ModuleType, config: object, inputs: tuple[Tensor, ...], *, exact: bool = False

@@ -24,7 +24,9 @@ from fasteomt.ops.target import Target
 
 WRITES_OUT = True
 HEAD_DIM, UNIT = 64, 64
-_FILES = ("hopper_attention.cu", "hopper_attention_ptx.cuh")
+_FILES = (
+    "hopper_attention.cu", "hopper_attention_ptx.cuh", "hopper_softmax.cuh", "hopper_extra_warps.cuh"
+)  # fmt: skip
 _ROW_BYTES = 2 * HEAD_DIM
 _EXTRA_QUERIES = 8  # of the extra warps
 _PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to the third
