@@ -63,6 +63,23 @@ CASES = {
         Rows(3, 64, 5), 192, 136, Config(64, 64, 2, 4), "residual", FP16, processors=2
     ),
     "residual, short K": Case(Rows(3, 64, 5), 192, 72, Config(64, 96, 1, 3), "residual", processors=2),
+    "rope, split rows": Case(Rows(2, 128, 5), 384, 264, Config(128, 128, 2, 3, True), "rope"),
+    "rope, split columns": Case(Rows(2, 64, 5), 192, 136, Config(64, 192, 1, 3, True), "rope", head_dim=32),
+    "gelu, split rows": Case(
+        Rows(3, 128, 5), 320, 264, Config(128, 256, 1, 3, True), "gelu", FP16, processors=3
+    ),
+    "gelu, split columns": Case(Rows(2, 64, 5), 160, 264, Config(64, 128, 2, 3, True), "gelu", processors=2),
+    "residual, split rows": Case(
+        Rows(3, 128, 5), 320, 200, Config(128, 256, 1, 4, True), "residual", processors=3
+    ),
+    "residual, split rows, shared": Case(
+        Rows(3, 128, 105), 192, 72, Config(128, 96, 2, 4, True), "residual", FP16, processors=2
+    ),
+    "residual, split columns": Case(
+        Rows(2, 128, 5), 320, 136, Config(64, 256, 1, 4, True), "residual", processors=3
+    ),
+    "norm, split rows": Case(Rows(2, 128, 105), 320, 136, Config(128, 160, 1, 4, True), "norm", FP16),
+    "norm, split columns": Case(Rows(2, 128, 5), 320, 136, Config(64, 256, 1, 4, True), "norm", processors=3),
     "norm, one tile a block": Case(Rows(2, 64, 5), 256, 136, Config(64, 128, 1, 3), "norm", processors=6),
     "norm, several tiles a block": Case(
         Rows(3, 64, 5), 320, 72, Config(64, 64, 1, 4), "norm", FP16, processors=6
@@ -191,7 +208,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
         TURNS,
         (
             (
-                "        if (number > 0) wait_for_other(group);\n        const bool whole",
+                "        if (follows) wait_for_other(group);\n        const bool whole",
                 "        const bool whole",
             ),
         ),
@@ -232,6 +249,26 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
             ),
         ),
     ),
+    "the stream's stage is given back while it may still be loaded": (
+        ADDS,
+        (("        fence_async();\n", ""),),
+    ),
+    "a warpgroup multiplies the other's rows": (
+        CASES["residual, split rows"],
+        (("own_a = HAS_ROWS ? group * HALF_BYTES : 0;", "own_a = 0;"),),
+    ),
+    "a warpgroup multiplies the other's columns": (
+        CASES["residual, split columns"],
+        (("(HAS_COLUMNS ? group * OWN_N * BLOCK_K * 2 : 0);", "0;"),),
+    ),
+    "a warpgroup adds the other's stream": (
+        CASES["residual, split rows"],
+        (("(SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0)", "0"),),
+    ),
+    "a part that the other warpgroup hasn't read is given back": (
+        CASES["residual, split columns"],
+        (("READERS = 4 * PARTS;", "READERS = 4;"),),
+    ),
     "the stream is read without its swizzle": (ADDS, ((" ^ (at.row % 8);", ";"),)),
     "a vector is read before all lanes have spread it": (
         NORM,
@@ -241,11 +278,11 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
         NORM,
         (("wait_for_parts(parts, launch, heard);", "wait_for_parts(parts, launch - 1, heard);"),),
     ),
-    "launches have the same number": (NORM, ((" / BLOCK_N) + 1 : 0;", " / BLOCK_N) : 0;"),)),
+    "launches have the same number": (NORM, ((" / OWN_N) + 1 : 0;", " / OWN_N) : 0;"),)),
     "only half of a row's lanes add": (NORM, (("row[eight].merge_with_lane(2);", ""),)),
     "all parts count as whole tiles": (
         CASES["norm, several tiles a block"],
-        (("min(BLOCK_N, job.columns - i * BLOCK_N);", "BLOCK_N + i;"),),
+        (("min(OWN_N, job.columns - i * OWN_N);", "OWN_N + i;"),),
     ),
     "who waits comes before who is waited for": (
         CASES["norm, several tiles a block"],

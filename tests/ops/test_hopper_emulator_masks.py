@@ -155,7 +155,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     ),
     "products read what was stored without a fence": (
         TWO_PARTS,
-        (("            fence_for_products();\n", ""),),
+        (("            fence_async();\n", ""),),
     ),
     "copies are not waited for": (
         TWO_PARTS,

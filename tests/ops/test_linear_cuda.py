@@ -36,15 +36,18 @@ PROBLEMS = {
 
 @needs_nvrtc
 @pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("block_m", [64, 128])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_compiles_to_hopper_instructions_with_sums_in_registers(
-    name: str, block_m: int, cluster: int
+    name: str, block_m: int, split: bool, cluster: int
 ) -> None:
     problem = PROBLEMS[name]
     assert unsupported(H200, problem) is None
     of_kind = [
-        each for each in candidates(H200, problem) if (each.block_m, each.cluster) == (block_m, cluster)
+        each
+        for each in candidates(H200, problem)
+        if (each.block_m, each.split, each.cluster) == (block_m, split, cluster)
     ]
     if problem.epilogue == "norm" and cluster == 2:
         assert not of_kind  # blocks that wait for one another are no clusters
@@ -62,8 +65,8 @@ def test_compiles_to_hopper_instructions_with_sums_in_registers(
     last = len(order) - order[::-1].index("HGMMA")
     assert set(order[order.index("HGMMA") : last]) == {"HGMMA"} and len(order) - order.count("HGMMA") < 64
     # Those of one step; for both halves of a tile, and for the first alone.
-    products = 12 if block_m == 128 else 4
-    assert code.count(f"HGMMA.64x{config.block_n}x16.F32{kind} ") == products
+    products = 12 if block_m == 128 and not split else 4
+    assert code.count(f"HGMMA.64x{config.own_n}x16.F32{kind} ") == products
     assert "ACQBULK" in code  # waits for the kernel before
     assert "UTMALDG.2D" in code and ("UTMALDG.2D.MULTICAST" in code) == (cluster == 2)
     assert code.count("USETMAXREG") == 2
@@ -145,8 +148,10 @@ def test_who_waits_for_a_rows_other_columns_gets_them(rows: Rows, processors: in
                 for block, tiles in enumerate(blocks):
                     ready = {i for i in waiting[block] if told[tiles[i][0]] == schedule.column_tiles}
                     waiting[block] -= ready
-                    # A warpgroup that waits does no products; the other one may, if it is its turn.
-                    while done[block] < len(tiles) and done[block] - 2 not in waiting[block]:
+                    # A warpgroup that waits does no products; the other one may, if it is its turn. Those that
+                    # split a tile both wait.
+                    turns = 1 if config.split else 2
+                    while done[block] < len(tiles) and done[block] - turns not in waiting[block]:
                         told[tiles[done[block]][0]] += 1
                         waiting[block].add(done[block])
                         done[block] += 1

@@ -45,6 +45,10 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     } while (!done);
 }
 
+// Between what this thread has stored to shared memory and products that read it, and between what it has read there
+// and copies that overwrite it: no barrier orders those.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -76,6 +76,7 @@ inline u16 element_of(u32 address, int column) {
     u16 out;
     if (address % 16) machine::fail("a row of a matrix at an address that isn't aligned to 16 bytes");
     memcpy(&out, machine::shared(address + 2 * column, 2), 2);
+    machine::loaded(address + 2 * column, 2);
     return out;
 }
 inline void load(u32 (&value)[4], u32 address, bool transposed) {

@@ -17,9 +17,9 @@ inline void tell_other(int group) {
 }
 inline void wait_for_other(int group) { machine::meet_at_named_barrier(2 - group, 256); }
 
-inline void multiply_wait(float (&)[BLOCK_N / 2]) { machine::wait_for_products(0); }
-inline void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
-    machine::start_product({acc, BLOCK_N, a, b, Element::decode});
+inline void multiply_wait(float (&)[OWN_N / 2]) { machine::wait_for_products(0); }
+inline void multiply(float (&acc)[OWN_N / 2], u64 a, u64 b) {
+    machine::start_product({acc, OWN_N, a, b, Element::decode});
 }
 
 inline void store_shared(u32 address, float2 value) { store_as(address, value); }

@@ -6,7 +6,6 @@
 inline void copy_chunk(u32 to, const void* from, bool real) { machine::copy_chunk(to, real ? from : nullptr); }
 inline void arrive_when_copied(u32 barrier) { machine::arrive_when_copied(barrier); }
 
-inline void fence_for_products() { machine::fence_for_products(); }
 inline void multiply_wait(float (&)[BLOCK_Q / 2]) { machine::wait_for_products(0); }
 inline void multiply(float (&acc)[BLOCK_Q / 2], u64 a, u64 b) {
     machine::start_product({acc, BLOCK_Q, a, b, Element::decode});

@@ -70,6 +70,8 @@ inline void barrier_arrive_expecting(u32 barrier, u32 bytes) { machine::barrier_
 inline void barrier_arrive(u32 barrier) { machine::barrier_arrive(barrier, machine::own_rank()); }
 inline void barrier_wait(u32 barrier, u32 parity) { machine::barrier_wait(barrier, parity); }
 
+inline void fence_async() { machine::fence_async(); }
+
 inline void prefetch_map(const TensorMap&) {}
 inline void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     machine::copy_box(to, map, column, row, barrier, machine::own_rank(), machine::own_rank());
@@ -94,6 +96,7 @@ inline u32 pack(float low, float high) { return pack_as<TYPE>(low, high); }
 inline u32 pack_out(float low, float high) { return pack_as<OUT_TYPE>(low, high); }
 #endif
 inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float power_of_two(float x) { return std::exp2(x); }
 
@@ -140,6 +143,7 @@ template <typename T> T load_as(u32 address) {
     if (address % sizeof out) machine::fail("a load from an address that isn't aligned to its size");
     machine::pause();
     memcpy(&out, machine::shared(address, sizeof out), sizeof out);
+    machine::loaded(address, sizeof out);
     return out;
 }
 inline uint4 load_shared(u32 address) { return load_as<uint4>(address); }

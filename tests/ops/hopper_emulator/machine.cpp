@@ -70,6 +70,7 @@ struct Block {
     std::map<u32, Barrier> barriers{};
     Meeting named[NAMED_BARRIERS]{};
     std::vector<bool> unfenced{}; // of each word of `shared`: whether tensor cores may not see it yet
+    std::vector<int> readers{};   // and threads that may still be loading it
     u32 first_barrier = ~0u, end_of_barriers = 0; // where they are
 
     unsigned char* at(u32 address, u32 bytes) {
@@ -82,6 +83,18 @@ struct Block {
     std::vector<bool>::reference is_unfenced(u32 address) {
         unfenced.resize(shared.size() / 4 + 1);
         return unfenced[(address - first_shared) / 4];
+    }
+    int& readers_of(u32 address) {
+        readers.resize(shared.size() / 4 + 1);
+        return readers[(address - first_shared) / 4];
+    }
+    // `bytes` for a copy.
+    unsigned char* overwritten(u32 address, u32 bytes) {
+        unsigned char* const place = at(address, bytes);
+        for (u32 word = address / 4 * 4; word < address + bytes; word += 4) {
+            if (readers_of(word)) fail("a copy overwrites what was loaded without a fence");
+        }
+        return place;
     }
     u32 end_of_shared() const { return first_shared + shared.size(); }
     void make_barrier(u32 address, u32 arrivals) {
@@ -118,7 +131,7 @@ struct Fiber {
     std::vector<Started> open;
     std::vector<std::vector<Started>> committed;
     std::vector<std::pair<u32, const void*>> chunks; // asked for, and no barrier told yet
-    std::vector<u32> unfenced;                       // words that it has stored since its last fence
+    std::vector<u32> unfenced, read;                 // words that it has stored and loaded since its last fence
 };
 
 // Of a box, or if there are any, of chunks, at whose end their thread arrives.
@@ -154,7 +167,7 @@ u32 swizzled(u32 address) { return address ^ (address / ROW_BYTES % 8 * CHUNK_BY
 
 void perform_chunks(const Copy& copy) {
     for (const auto& [to, from] : copy.chunks) {
-        unsigned char* const place = copy.block->at(to, CHUNK_BYTES);
+        unsigned char* const place = copy.block->overwritten(to, CHUNK_BYTES);
         if (from) {
             memcpy(place, from, CHUNK_BYTES);
         } else {
@@ -172,7 +185,7 @@ void perform(const Copy& copy) {
             const long long row = copy.row + i, column = copy.column + j;
             const bool inside = row >= 0 && row < map.rows && column >= 0 && column < map.columns;
             const u16 element = inside ? map.elements[row * map.stride + column] : 0;
-            memcpy(copy.block->at(swizzled(copy.to + i * ROW_BYTES + j * 2), 2), &element, 2);
+            memcpy(copy.block->overwritten(swizzled(copy.to + i * ROW_BYTES + j * 2), 2), &element, 2);
         }
     }
     Barrier& barrier = copy.block->barrier(copy.barrier);
@@ -447,10 +460,19 @@ void stored(u32 address, u32 bytes) {
     }
 }
 
-void fence_for_products() {
+void loaded(u32 address, u32 bytes) {
+    for (u32 word = address / 4 * 4; word < address + bytes; word += 4) {
+        ++me->block->readers_of(word);
+        me->read.push_back(word);
+    }
+}
+
+void fence_async() {
     pause();
     for (const u32 word : me->unfenced) me->block->is_unfenced(word) = false;
+    for (const u32 word : me->read) --me->block->readers_of(word);
     me->unfenced.clear();
+    me->read.clear();
 }
 
 void start_product(const Product& product) { me->open.push_back({product, digest(product)}); }

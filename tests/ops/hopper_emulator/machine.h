@@ -76,9 +76,10 @@ struct Product {
     float rows[2][16];
 };
 void start_product(const Product& product);
-// Products may read what a thread has stored only when it has fenced it.
+// Products may read what a thread has stored, and copies may overwrite what it has loaded, only when it has fenced it.
 void stored(u32 address, u32 bytes);
-void fence_for_products();
+void loaded(u32 address, u32 bytes);
+void fence_async();
 void commit_products();
 // Until at most `left` of the committed groups remain.
 void wait_for_products(int left);

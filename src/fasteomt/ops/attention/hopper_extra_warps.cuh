@@ -125,6 +125,7 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
         for (; count > done; done += 16) {
             state.add<1>(first_keys + done * ROW_BYTES, first_values + done * ROW_BYTES, count - done);
         }
+        fence_async();
         __syncwarp();
         ring.give_back(keys);
         ring.give_back(values);

@@ -143,5 +143,6 @@ struct Softmax {
 #pragma unroll
             for (int i = 0; i < 8; ++i) scores[8 * g + i] = sums[i / 4][i % 4];
         }
+        fence_async();
     }
 };

@@ -286,7 +286,7 @@ __device__ __forceinline__ void consume(
         barrier_wait(full + 8 * at.stage, at.parity);
         const u32 first = pixels + (group * LINES * LOADED_X + warp * STRIP_X) * ROW_BYTES;
         convolve(first, pixels + PIXEL_BYTES, own, buffer, squares, [&](int part) {
-            fence_for_products();
+            fence_async();
             // When all warps have come here, the products before have ended, and what they read may be overwritten.
             multiply_wait<0>();
             warpgroup_sync(group);

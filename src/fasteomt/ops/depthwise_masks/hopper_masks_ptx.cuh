@@ -13,9 +13,6 @@ __device__ __forceinline__ void arrive_when_copied(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Tensor cores see what this thread has stored.
-__device__ __forceinline__ void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 // The accumulators are operands so that the compiler reads none of them earlier.
 __device__ __forceinline__ void multiply_wait(float (&acc)[BLOCK_Q / 2]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : BLOCK_SUMS::"memory");

@@ -23,22 +23,31 @@ _FILES = ("hopper_gemm.cu", "hopper_gemm_ptx.cuh", "hopper_epilogue.cuh", "hoppe
 HALF_M, BLOCK_K = 64, 64
 # A warpgroup has the sums of a whole tile in registers: columns by the rows of a tile.
 _BLOCK_N = {64: (256, 224, 192, 160, 128, 96, 64), 128: (192, 160, 128, 96, 64)}
+# Of tiles that warpgroups split: half their rows, or half their columns, which are units.
+_SPLIT_N = {64: (256, 192, 128), 128: (256, 224, 192, 160, 128)}
 _UNIT_N = 32  # columns that are written at a time
 _THREADS = 384
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _HEAD_DIMS = (32, 64, 128)
-_MAX_M = 1 << 16  # the table of row tiles is a parameter: at most 16 KiB
+_MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
 
 @dataclass(frozen=True)
 class Config:
     """Tiles of `block_m` rows, 64 or 128, and `block_n` columns; `cluster`: blocks that share what they read
-    of the weights; `stages` of the ring, a stage for each 64 of K."""
+    of the weights; `stages` of the ring, a stage for each 64 of K; `split`: both warpgroups work on a tile,
+    each on 64 rows of it or, if it has no more, on half of its columns, instead of taking turns."""
 
     block_m: int
     block_n: int
     cluster: int
     stages: int
+    split: bool = False
+
+    @property
+    def own_n(self) -> int:
+        """Columns that a warpgroup has of a tile."""
+        return self.block_n // 2 if self.split and self.block_m == HALF_M else self.block_n
 
     @property
     def shared(self) -> int:
@@ -116,17 +125,21 @@ def unsupported(target: Target, problem: Problem) -> str | None:
 def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
     """What is worth timing, the best guess first."""
     heads = problem.head_dim if problem.epilogue == "rope" else 1
-    sizes = [
-        (block_m, block_n) for block_m, every in _BLOCK_N.items() for block_n in every if block_n % heads == 0
-    ]
     clusters = (1,) if problem.epilogue == "norm" else (1, 2)
-    found = [_config(target, *size, cluster) for size in sizes for cluster in clusters]
-    return tuple(sorted(found, key=lambda config: _cycles(target, problem, config)))
+    found = [
+        _config(target, block_m, block_n, cluster, split)
+        for split, sizes in ((False, _BLOCK_N), (True, _SPLIT_N))
+        for block_m, every in sizes.items()
+        for block_n in every
+        for cluster in clusters
+    ]
+    fitting = (config for config in found if config.own_n % heads == 0)
+    return tuple(sorted(fitting, key=lambda config: _cycles(target, problem, config)))
 
 
-def _config(target: Target, block_m: int, block_n: int, cluster: int) -> Config:
+def _config(target: Target, block_m: int, block_n: int, cluster: int, split: bool) -> Config:
     """With as many stages as fit beside the barriers, two of 8 bytes each."""
-    config = Config(block_m, block_n, cluster, 0)
+    config = Config(block_m, block_n, cluster, 0, split)
     stages = min(8, (target.shared_memory - config.shared) // (config.stage_bytes + 16))
     return replace(config, stages=stages)
 
@@ -134,16 +147,17 @@ def _config(target: Target, block_m: int, block_n: int, cluster: int) -> Config:
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
     """A guess: tensor cores do a step of 64 for 64 rows in 2 cycles a column, if shared memory, where all is
     written once and read by each product of 64 rows, passes 140 bytes a cycle. A tile takes two steps more
-    than it has, and the last one's results are finished while nobody multiplies, at 16 cycles for each column
-    of 64 rows. Clusters lose a little where their blocks wait for one another. Fitted to what an H200 found
-    best."""
+    than it has, and results are finished while nobody multiplies, at 16 cycles for each column of 64 rows of a
+    warpgroup: those of the last tile, or of all that warpgroups split. Clusters lose a little where their
+    blocks wait for one another. Fitted to what an H200 found best."""
     waits = problem.epilogue == "norm"
     schedule = Schedule.of(problem.m, problem.n, None, config, target.processors, waits=waits)
     halves = config.block_m // HALF_M
-    read = halves * (HALF_M + config.block_n) * BLOCK_K * 2
+    read = halves * (HALF_M * config.block_n // config.own_n + config.block_n) * BLOCK_K * 2
     step = max(2 * halves * config.block_n, (config.stage_bytes + read) / 140)
     products = schedule.time * (problem.k / BLOCK_K + 2) * step * (1 + 0.05 * (config.cluster - 1))
-    return products + 16 * halves * config.block_n
+    finish = 16 * halves * config.block_n
+    return products + (schedule.time * finish / 2 if config.split else finish)
 
 
 def run(
@@ -214,13 +228,13 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
         schedule.alone,
         schedule.spread,
     )
-    tiles = [number for tile in schedule.row_tiles for number in tile]
-    padding = [0] * (2 * table - len(tiles))
+    tiles = [first << 8 | count for first, count in schedule.row_tiles]
+    padding = [0] * (table - len(tiles))
     return _Launch(
         kernel,
         config,
         schedule.clusters * config.cluster,
-        f"@9Pq9if{2 * table}i0q",
+        f"@9Pq9if{table}I0q",
         (*tokens, *dealt),
         (*tiles, *padding),
     )
@@ -253,6 +267,8 @@ def compiled(
         "BLOCK_N": config.block_n,
         "OUT_TYPE": hopper.TYPES[out_dtype or dtype],
         "HALVES": config.block_m // HALF_M,
+        "SPLIT": int(config.split),
+        "OWN_N": config.own_n,
         "CLUSTER": config.cluster,
         "STAGES": config.stages,
         "GELU": int(epilogue == "gelu"),
@@ -261,6 +277,6 @@ def compiled(
         "NORM": int(epilogue == "norm"),
         "HEAD_DIM": head_dim,
         "MAX_ROW_TILES": table,
-        **hopper.operands("BLOCK", "acc", config.block_n // 2),
+        **hopper.operands("OWN", "acc", config.own_n // 2),
     }
     return hopper.compiled("fasteomt.ops.linear", _FILES, dtype, values)

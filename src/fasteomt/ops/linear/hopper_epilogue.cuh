@@ -32,10 +32,10 @@ struct Place {
 };
 
 // Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
-__device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, float (&acc)[BLOCK_N / 2]) {
+__device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, float (&acc)[OWN_N / 2]) {
     const Place at(tile, job, 0);
 #pragma unroll
-    for (int group = 0; group < BLOCK_N / 8; ++group) {
+    for (int group = 0; group < OWN_N / 8; ++group) {
         float2 bias = make_float2(0.0f, 0.0f);
         if (job.bias && at.has(group)) {
             bias = *reinterpret_cast<const float2*>(job.bias + at.column + 8 * group + at.lane_column);
@@ -48,7 +48,7 @@ __device__ __forceinline__ void start_sums(const Job& job, const Tile& tile, flo
 // One warp's 16 rows go to a matrix of 16 bits in units of 32 columns by way of `staging`, so that each lane writes
 // 16 bytes and each row gets 64. There, chunks of 16 bytes are swizzled so that no two lanes share a bank.
 __device__ __forceinline__ void
-write_rounded(void* matrix, long long stride, const Place& at, const float (&values)[BLOCK_N / 2], u32 staging) {
+write_rounded(void* matrix, long long stride, const Place& at, const float (&values)[OWN_N / 2], u32 staging) {
     // As matrix lane / 8 of `store_matrices`: rows 0 - 7 and 8 - 15 of 8 columns, then of the next 8.
     const int store_row = at.lane % 16, store_chunk = at.lane / 16;
     const int load_row = at.lane / 4, load_chunk = at.lane % 4;
@@ -107,18 +107,15 @@ __device__ __forceinline__ float2 of_columns(u32 staging, int group, const Place
 
 #include "hopper_norm.cuh"
 
-// What is needed after the sums and loaded before; besides, `staging` keeps the scale.
+// What is needed after the sums and loaded before. Of it, `staging` keeps the scale.
 struct Before {
 #if NORM
     Norm norm;
 #endif
 };
 
-__device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Before& before, u32 staging) {
+__device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Before&, u32 staging) {
     const Place at(tile, job, 0);
-#if NORM
-    before.norm.load(job, at);
-#endif
     Columns scale;
     scale.load(job.scale, at);
     scale.spread(staging);
@@ -126,25 +123,25 @@ __device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Be
 
 // The sums, scaled, become the new stream: the old one comes by the ring.
 __device__ __forceinline__ void add_stream(
-    const Place& at, int halves, float (&acc)[HALVES][BLOCK_N / 2], Cursor& cursor, u32 ring, u32 full, u32 empty,
+    const Place& at, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], Cursor& cursor, u32 ring, u32 full, u32 empty,
     u32 staging
 ) {
 #pragma unroll
     for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
         // A row's 16-byte chunks are swizzled, see `descriptor`; rows of a warp start at multiples of 16.
-        const u32 from = ring + cursor.stage * STAGE_BYTES + at.row % HALF_M * 128;
+        const u32 from = ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0) + at.row % HALF_M * 128;
         barrier_wait(full + 8 * cursor.stage, cursor.parity);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
-            if (half >= HALVES || (half > 0 && half >= halves)) break;
+            if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int group = 4 * unit + i, chunk = (2 * i + at.lane_column / 4) ^ (at.row % 8);
                 const float2 scale = of_columns(staging, group, at);
 #pragma unroll
                 for (int eight = 0; eight < 2; ++eight) {
-                    const u32 place = from + box * BOX_BYTES + eight * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
+                    const u32 place = from + box * PARTS * BOX_BYTES + eight * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
                     const float2 old = load_shared_pair(place);
                     float* const pair = acc[half] + 4 * group + 2 * eight;
                     pair[0] = fmaf(scale.x, pair[0], old.x);
@@ -152,19 +149,20 @@ __device__ __forceinline__ void add_stream(
                 }
             }
         }
+        fence_async();
         __syncwarp();
         if (at.lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, at.lane);
     }
 }
 
-__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[BLOCK_N / 2]) {
+__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) {
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
         const long long row = at.first + at.row + 8 * eight;
         float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
         if (!at.writes(eight)) continue;
 #pragma unroll
-        for (int group = 0; group < BLOCK_N / 8; ++group) {
+        for (int group = 0; group < OWN_N / 8; ++group) {
             if (!at.has(group)) break;
             const float* const pair = values + 4 * group + 2 * eight;
             *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
@@ -172,22 +170,22 @@ __device__ __forceinline__ void write_stream(const Job& job, const Place& at, co
     }
 }
 
-// `halves`: of 64 rows that the tile has.
+// `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const Tile& tile, int halves, float (&acc)[HALVES][BLOCK_N / 2], const Before& before, Cursor& cursor,
+    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before, Cursor& cursor,
     u32 ring, u32 full, u32 empty, u32 staging
 ) {
     add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, empty, staging);
 #if NORM
     // Others wait for this; what it takes until they have done their share is time to write the stream.
 #pragma unroll
-    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) before.norm.tell(job, Place(tile, job, half), acc[half]);
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) before.norm.tell(job, Place(tile, job, half), acc[half]);
 #endif
 #pragma unroll
-    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) write_stream(job, Place(tile, job, half), acc[half]);
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) write_stream(job, Place(tile, job, half), acc[half]);
 #if NORM
 #pragma unroll
-    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) {
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         const Place at(tile, job, half);
         before.norm.apply(job, at, acc[half], staging);
         write_rounded(job.normed, job.columns, at, acc[half], staging);
@@ -202,7 +200,7 @@ __device__ __forceinline__ void write(
 constexpr int PHASES = HEAD_DIM / 8; // groups of columns after which a thread's angles repeat
 // If registers allow, angles are loaded before the sums: afterwards, the other warpgroup would wait for them. Else, so
 // many phases of them at a time.
-constexpr bool EARLY = HALVES == 1 && PHASES <= 8;
+constexpr bool EARLY = OWN_HALVES == 1 && PHASES <= 8;
 constexpr int KEPT = EARLY ? PHASES : 2;
 
 // The patch of a row, or -1 for an extra token: even crops start with patches, odd ones with extras.
@@ -230,9 +228,9 @@ struct Angles {
     }
     // The pairs of columns before `rotated`, of phases from `from` on.
     __device__ __forceinline__ void
-    apply(const Job& job, const Place& at, int from, float (&acc)[BLOCK_N / 2]) const {
+    apply(const Job& job, const Place& at, int from, float (&acc)[OWN_N / 2]) const {
 #pragma unroll
-        for (int head = 0; head < BLOCK_N / HEAD_DIM; ++head) {
+        for (int head = 0; head < OWN_N / HEAD_DIM; ++head) {
             if (at.column + head * HEAD_DIM >= job.rotated) break;
 #pragma unroll
             for (int i = 0; i < KEPT; ++i) {
@@ -256,7 +254,7 @@ __device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Be
 }
 
 __device__ __forceinline__ void
-finish(const Job& job, const Place& at, float (&acc)[BLOCK_N / 2], const Before& before) {
+finish(const Job& job, const Place& at, float (&acc)[OWN_N / 2], const Before& before) {
     if (at.column >= job.rotated) return;
     if (EARLY) return before.angles.apply(job, at, 0, acc);
 #pragma unroll
@@ -272,7 +270,7 @@ finish(const Job& job, const Place& at, float (&acc)[BLOCK_N / 2], const Before&
 struct Before {};
 __device__ __forceinline__ void load_before(const Job&, const Tile&, Before&, u32) {}
 
-__device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[BLOCK_N / 2], const Before&) {
+__device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[OWN_N / 2], const Before&) {
 #if GELU
 #pragma unroll
     for (float& sum : acc) sum = gelu(sum);
@@ -281,13 +279,13 @@ __device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[BL
 
 #endif
 
-// `halves`: of 64 rows that the tile has.
+// `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const Tile& tile, int halves, float (&acc)[HALVES][BLOCK_N / 2], const Before& before, Cursor&, u32, u32, u32,
+    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before, Cursor&, u32, u32, u32,
     u32 staging
 ) {
 #pragma unroll
-    for (int half = 0; half < HALVES && (half == 0 || halves > 1); ++half) {
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         const Place at(tile, job, half);
         finish(job, at, acc[half], before);
         write_rounded(job.out, job.out_stride, at, acc[half], staging);

@@ -3,20 +3,24 @@
 // Blocks stay for the whole launch, one a multiprocessor. One thread of the last warps copies tiles of x and W into a
 // ring of STAGES, and after them the tile of the residual stream that the result is added to. Two warpgroups take
 // turns: each multiplies every other tile as a whole, so that one multiplies while the other finishes its results.
-// The ring runs on from one tile into the next, so that the next one is being fetched meanwhile. The blocks of a
-// cluster work on different rows and the same columns, and each fetches its share of W for all, which spares L2.
-// Weights are fetched before the kernel that makes x has ended.
+// Or, with SPLIT, each does half of every tile: so larger ones fit into registers, which need less of shared memory's
+// bandwidth, and where a block has but one tile, both finish it. The ring runs on from one tile into the next, so that
+// the next one is being fetched meanwhile. The blocks of a cluster work on different rows and the same columns, and
+// each fetches its share of W for all, which spares L2. Weights, and all else that no kernel before makes, are fetched
+// before the kernel that makes x has ended.
 //
 // Defined by who compiles this:
 //   BLOCK_N           columns of a tile, a multiple of 32 up to 256
 //   HALVES            of 64 rows that a tile has, 1 or 2
+//   SPLIT             1 if a warpgroup has half of a tile: of its rows if HALVES is 2, else of its columns. Or 0
+//   OWN_N             columns that a warpgroup has of a tile, a multiple of 32
 //   CLUSTER           blocks of a cluster, 1 or 2
 //   STAGES            of the ring
 //   TYPE, OUT_TYPE    bf16 or f16, as PTX writes it: of x and W, and of what is rounded
-//   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none. HEAD_DIM: of ROPE, divides BLOCK_N
+//   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none. HEAD_DIM: of ROPE, divides OWN_N
 //   NORM              with RESIDUAL: gives the stream's LayerNorm, too
 //   MAX_ROW_TILES     length of the table of tiles
-//   BLOCK_...         operands of a product, as ops/hopper.py writes them, whose sums are `acc`
+//   OWN_...           operands of a product, as ops/hopper.py writes them, whose sums are `acc`
 
 #include "hopper_gemm_ptx.cuh"
 #include "hopper_tiles.cuh"
@@ -25,13 +29,19 @@ constexpr int BLOCK_K = 64, HALF_M = 64;
 constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
 constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2;
 constexpr int STAGE_BYTES = HALVES * HALF_BYTES + CLUSTER * SHARE_BYTES;
-constexpr int CONSUMERS = 256, COPIERS = 128, READERS = CONSUMERS / 2 / 32;
+constexpr int CONSUMERS = 256, COPIERS = 128;
+// Whether a warpgroup has half of a tile's rows or of its columns.
+constexpr bool HAS_ROWS = SPLIT && HALVES == 2, HAS_COLUMNS = SPLIT && HALVES == 1;
+static_assert(OWN_N == BLOCK_N / (1 + HAS_COLUMNS), "warpgroups have a tile between them");
+// Warpgroups that have a part of a tile, the halves of 64 rows of such a part, and warps that read a stage.
+constexpr int PARTS = 1 + SPLIT, OWN_HALVES = HALVES / (1 + HAS_ROWS), READERS = 4 * PARTS;
 constexpr int UNIT_N = 32; // columns that are written at a time
-// The stream comes in boxes of 64 rows and 32 columns, those of the first 64 rows first, as many to a stage as fit.
-constexpr int UNITS = BLOCK_N / UNIT_N, BOX_BYTES = HALF_M * UNIT_N * 4, BOXES = STAGE_BYTES / BOX_BYTES;
-constexpr int STREAM_STEPS = RESIDUAL ? (HALVES * UNITS + BOXES - 1) / BOXES : 0;
-// For them, the last product's warpgroup may need all stages but one.
-static_assert(STREAM_STEPS < STAGES);
+// The stream comes in boxes of 64 rows and 32 columns, those of the first 64 rows first, as many to a stage as fit,
+// those of both parts in turn.
+constexpr int UNITS = OWN_N / UNIT_N, BOX_BYTES = HALF_M * UNIT_N * 4, BOXES = STAGE_BYTES / (PARTS * BOX_BYTES);
+constexpr int STREAM_STEPS = RESIDUAL ? (OWN_HALVES * UNITS + BOXES - 1) / BOXES : 0;
+// Who takes turns waits for all of them before it gives back the last products' stage.
+static_assert(SPLIT || STREAM_STEPS < STAGES);
 
 struct RowTile {
     int first, rows;
@@ -46,14 +56,18 @@ struct Job {
     void* normed;        // of NORM: (M, N), contiguous
     const float* gain;   // (N,), its weight and bias
     const float* offset;
-    Part* parts;         // of rows of the stream, (M, column_tiles), see hopper_norm.cuh
+    Part* parts;         // of rows of the stream, (M, N / OWN_N rounded up), see hopper_norm.cuh
     long long out_stride;
     int rotated, patches, extras; // of ROPE: columns to turn, and tokens of a crop
     int columns, column_tiles;    // columns: N, a multiple of UNIT_N
     int steps;                    // of BLOCK_K
     int together, alone, spread;  // see Schedule
     float eps;
-    RowTile row_tiles[MAX_ROW_TILES];
+    u32 row_tiles[MAX_ROW_TILES]; // first row x 256 + rows
+
+    __device__ __forceinline__ RowTile row_tile(int i) const {
+        return {static_cast<int>(row_tiles[i] >> 8), static_cast<int>(row_tiles[i] & 255)};
+    }
 };
 
 // A tile's rows and first column; `shared`: all blocks of the cluster have this column.
@@ -61,6 +75,19 @@ struct Tile {
     RowTile at;
     int column;
     bool shared;
+
+    // What a warpgroup has of it.
+    __device__ __forceinline__ Tile part(const Job& job, int group) const {
+        Tile own = *this;
+        if (HAS_ROWS) {
+            own.at.first += group * HALF_M;
+            own.at.rows = max(0, min(HALF_M, at.rows - group * HALF_M));
+        } else if (HAS_COLUMNS) {
+            own.column += group * OWN_N;
+            if (own.column >= job.columns) own.at.rows = 0;
+        }
+        return own;
+    }
 };
 
 #include "hopper_epilogue.cuh"
@@ -97,12 +124,12 @@ struct Schedule {
         if (tile.shared) {
             const int row = NORM ? next_together / job.column_tiles : next_together % job.together;
             const int column = NORM ? next_together % job.column_tiles : next_together / job.together;
-            tile.at = job.row_tiles[row * CLUSTER + rank];
+            tile.at = job.row_tile(row * CLUSTER + rank);
             tile.column = column * BLOCK_N;
             next_together += gridDim.x / CLUSTER;
         } else if (next_alone < alone_items()) {
             const int column_tile = next_alone / job.alone * CLUSTER + rank;
-            tile.at = job.row_tiles[job.together * CLUSTER + next_alone % job.alone];
+            tile.at = job.row_tile(job.together * CLUSTER + next_alone % job.alone);
             if (column_tile >= job.column_tiles) tile.at.rows = 0;
             tile.column = column_tile * BLOCK_N;
             next_alone += job.spread;
@@ -155,14 +182,23 @@ __device__ __forceinline__ void produce(
             at.advance();
         }
         for (int step = 0; step < STREAM_STEPS; ++step) {
-            const u32 place = ring + at.stage * STAGE_BYTES, barrier = full + 8 * at.stage;
-            const int first = step * BOXES, end = min(first + BOXES, halves * UNITS), boxes = end - first;
+            const u32 barrier = full + 8 * at.stage;
+            const int first = step * BOXES;
+            const auto boxes_of = [&](const Tile& part) {
+                return max(0, min(BOXES, (part.at.rows + HALF_M - 1) / HALF_M * UNITS - first));
+            };
+            int boxes = 0;
+            for (int group = 0; group < PARTS; ++group) boxes += boxes_of(tile.part(job, group));
             barrier_wait(empty + 8 * at.stage, at.parity ^ 1);
-            barrier_arrive_expecting(barrier, boxes > 0 ? boxes * BOX_BYTES : 0);
-            for (int box = first; box < end; ++box) {
-                // As 16-bit elements, of which a box has 64 columns.
-                const int column = 2 * (tile.column + box % UNITS * UNIT_N), row = tile.at.first + box / UNITS * HALF_M;
-                copy_box(place + (box - first) * BOX_BYTES, stream, column, row, barrier);
+            barrier_arrive_expecting(barrier, boxes * BOX_BYTES);
+            for (int group = 0; group < PARTS; ++group) {
+                const Tile part = tile.part(job, group);
+                u32 place = ring + at.stage * STAGE_BYTES + group * BOX_BYTES;
+                for (int box = first; box < first + boxes_of(part); ++box, place += PARTS * BOX_BYTES) {
+                    // As 16-bit elements, of which a box has 64 columns.
+                    const int column = 2 * (part.column + box % UNITS * UNIT_N);
+                    copy_box(place, stream, column, part.at.first + box / UNITS * HALF_M, barrier);
+                }
             }
             at.advance();
         }
@@ -170,18 +206,20 @@ __device__ __forceinline__ void produce(
     }
 }
 
-// Adds the products of a whole K to the sums of COUNT halves of a tile. If the other warpgroup `follows`, tells it when
+// Adds the products of a whole K to the sums of COUNT halves of a part. If the other warpgroup `follows`, tells it when
 // the last one has begun, and when the stream is there. Barriers know even rounds from odd ones only: nobody may look
 // at a stage before what was to come a round earlier is there.
 template <int COUNT>
 __device__ __forceinline__ void multiply_all(
-    float (&acc)[HALVES][BLOCK_N / 2], int group, int steps, bool follows, Cursor& at, u32 ring, u32 full, u32 empty
+    float (&acc)[OWN_HALVES][OWN_N / 2], int group, int steps, bool follows, Cursor& at, u32 ring, u32 full, u32 empty
 ) {
     const int lane = threadIdx.x % 32;
+    const u32 own_a = HAS_ROWS ? group * HALF_BYTES : 0;
+    const u32 own_b = HALVES * HALF_BYTES + (HAS_COLUMNS ? group * OWN_N * BLOCK_K * 2 : 0);
     u32 finished = empty;
     for (int step = 0; step < steps; ++step) {
         const u32 stage = ring + at.stage * STAGE_BYTES;
-        const u64 a = descriptor(stage), b = descriptor(stage + HALVES * HALF_BYTES);
+        const u64 a = descriptor(stage + own_a), b = descriptor(stage + own_b);
         barrier_wait(full + 8 * at.stage, at.parity);
         multiply_fence();
 #pragma unroll
@@ -220,13 +258,14 @@ __device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 
     Cursor at;
     Tile tile;
     for (int number = 0; schedule.next(tile); ++number) {
-        if (number % 2 != group) {
+        if (!SPLIT && number % 2 != group) {
             at.advance(job.steps + STREAM_STEPS);
             continue;
         }
-        const bool leads = schedule.has_more();
+        const bool follows = !SPLIT && number > 0, leads = !SPLIT && schedule.has_more();
+        if (SPLIT) tile = tile.part(job, group);
         if (tile.at.rows == 0) {
-            if (number > 0) wait_for_other(group);
+            if (follows) wait_for_other(group);
             for (int step = 0; step < job.steps + STREAM_STEPS; ++step, at.advance()) {
                 barrier_wait(full + 8 * at.stage, at.parity);
                 if (leads && step == job.steps + STREAM_STEPS - 1) tell_other(group);
@@ -235,16 +274,19 @@ __device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 
             }
             continue;
         }
-        float acc[HALVES][BLOCK_N / 2];
+        float acc[OWN_HALVES][OWN_N / 2];
 #pragma unroll
-        for (int half = 0; half < HALVES; ++half) start_sums(job, tile, acc[half]);
-        wait_for_inputs();
+        for (int half = 0; half < OWN_HALVES; ++half) start_sums(job, tile, acc[half]);
         Before before;
         load_before(job, tile, before, own_staging);
-        if (number > 0) wait_for_other(group);
-        const bool whole = HALVES > 1 && tile.at.rows > HALF_M;
+        wait_for_inputs();
+#if NORM
+        before.norm.load(job, Place(tile, job, 0));
+#endif
+        if (follows) wait_for_other(group);
+        const bool whole = OWN_HALVES > 1 && tile.at.rows > HALF_M;
         if (whole) {
-            multiply_all<HALVES>(acc, group, job.steps, leads, at, ring, full, empty);
+            multiply_all<OWN_HALVES>(acc, group, job.steps, leads, at, ring, full, empty);
         } else {
             multiply_all<1>(acc, group, job.steps, leads, at, ring, full, empty);
         }

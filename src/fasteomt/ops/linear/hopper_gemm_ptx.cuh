@@ -7,6 +7,7 @@
 // (a cluster-wide release would wait for all of them): what is at stake was read by tensor cores, or by lanes that
 // have met since.
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
+    if (CLUSTER == 1) return barrier_arrive(barrier);
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
                  "r"(rank)
@@ -41,13 +42,13 @@ __device__ __forceinline__ void wait_for_other(int group) {
 }
 
 // The accumulators are operands so that the compiler reads none of them earlier.
-__device__ __forceinline__ void multiply_wait(float (&acc)[BLOCK_N / 2]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : BLOCK_SUMS::"memory");
+__device__ __forceinline__ void multiply_wait(float (&acc)[OWN_N / 2]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : OWN_SUMS::"memory");
 }
 
-// acc (64, BLOCK_N) += a (64, 16) b (BLOCK_N, 16)^T, of shared memory by descriptor.
-__device__ __forceinline__ void multiply(float (&acc)[BLOCK_N / 2], u64 a, u64 b) {
-    asm volatile(MULTIPLY(BLOCK_N, 1, OF_SHARED(BLOCK)) : BLOCK_SUMS : "l"(a), "l"(b) : "memory");
+// acc (64, OWN_N) += a (64, 16) b (OWN_N, 16)^T, of shared memory by descriptor.
+__device__ __forceinline__ void multiply(float (&acc)[OWN_N / 2], u64 a, u64 b) {
+    asm volatile(MULTIPLY(OWN_N, 1, OF_SHARED(OWN)) : OWN_SUMS : "l"(a), "l"(b) : "memory");
 }
 
 __device__ __forceinline__ void store_shared(u32 address, float2 v) {

@@ -30,31 +30,33 @@ struct Norm {
 
     __device__ __forceinline__ void load(const Job& job, const Place& at) {
         // All rows have the same; this one's is written by the same warp.
-        launch = at.writes(0) ? launch_of(parts_of(job, at, 0) + at.column / BLOCK_N) + 1 : 0;
+        launch = at.writes(0) ? launch_of(parts_of(job, at, 0) + at.column / OWN_N) + 1 : 0;
     }
 
     // Of one of the thread's two rows.
     __device__ __forceinline__ static Part* parts_of(const Job& job, const Place& at, int eight) {
-        return job.parts + (at.first + at.row + 8 * eight) * static_cast<long long>(job.column_tiles);
+        return job.parts + (at.first + at.row + 8 * eight) * static_cast<long long>(count(job));
     }
+    // Of parts that a row has.
+    __device__ __forceinline__ static int count(const Job& job) { return (job.columns + OWN_N - 1) / OWN_N; }
     // Of the four lanes that share a row.
     __device__ __forceinline__ static float over_row(float sum) {
         sum += __shfl_xor_sync(~0u, sum, 1);
         return sum + __shfl_xor_sync(~0u, sum, 2);
     }
 
-    __device__ __forceinline__ void tell(const Job& job, const Place& at, const float (&values)[BLOCK_N / 2]) const {
+    __device__ __forceinline__ void tell(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) const {
         // Of both rows, each in two parts, so that additions needn't wait for one another. Beyond the last column
         // there are zeros.
         float sum[4] = {}, squares[4] = {}, mean[2];
 #pragma unroll
-        for (int i = 0; i < BLOCK_N / 2; i += 4) {
+        for (int i = 0; i < OWN_N / 2; i += 4) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) sum[j] += values[i + j];
         }
 #pragma unroll
         for (int eight = 0; eight < 2; ++eight) {
-            mean[eight] = over_row(sum[2 * eight] + sum[2 * eight + 1]) / min(BLOCK_N, at.columns);
+            mean[eight] = over_row(sum[2 * eight] + sum[2 * eight + 1]) / min(OWN_N, at.columns);
         }
 #pragma unroll
         for (int unit = 0; unit < UNITS; ++unit) {
@@ -69,25 +71,25 @@ struct Norm {
         for (int eight = 0; eight < 2; ++eight) {
             const float all = over_row(squares[2 * eight] + squares[2 * eight + 1]);
             if (at.lane % 4 == 0 && at.writes(eight)) {
-                tell_part(parts_of(job, at, eight) + at.column / BLOCK_N, mean[eight], all, launch);
+                tell_part(parts_of(job, at, eight) + at.column / OWN_N, mean[eight], all, launch);
             }
         }
     }
 
     // Normalises a thread's two rows in place. Of the four lanes that share them, each hears every fourth part.
     __device__ __forceinline__ void
-    apply(const Job& job, const Place& at, float (&values)[BLOCK_N / 2], u32 staging) const {
+    apply(const Job& job, const Place& at, float (&values)[OWN_N / 2], u32 staging) const {
         Columns gain, offset;
         gain.load(job.gain, at);
         offset.load(job.offset, at);
         Moments row[2] = {};
-        for (int i = at.lane % 4; i < job.column_tiles && at.writes(0); i += 4) {
+        for (int i = at.lane % 4; i < count(job) && at.writes(0); i += 4) {
             const Part* const parts[] = {parts_of(job, at, 0) + i, parts_of(job, at, at.writes(1)) + i};
-            const float count = min(BLOCK_N, job.columns - i * BLOCK_N);
+            const float columns = min(OWN_N, job.columns - i * OWN_N);
             float2 heard[2];
             wait_for_parts(parts, launch, heard);
 #pragma unroll
-            for (int eight = 0; eight < 2; ++eight) row[eight].merge({count, heard[eight].x, heard[eight].y});
+            for (int eight = 0; eight < 2; ++eight) row[eight].merge({columns, heard[eight].x, heard[eight].y});
         }
         float scale[2], shift[2];
 #pragma unroll
@@ -107,7 +109,7 @@ struct Norm {
             }
             __syncwarp();
 #pragma unroll
-            for (int group = 4 * from; group < BLOCK_N / 8 && group < 4 * (from + ROOM); ++group) {
+            for (int group = 4 * from; group < OWN_N / 8 && group < 4 * (from + ROOM); ++group) {
                 const float4 two = load_shared_floats(staging + 8 * (8 * (group - 4 * from) + at.lane_column));
 #pragma unroll
                 for (int eight = 0; eight < 2; ++eight) {
