@@ -87,7 +87,10 @@ CASES = {
     "norm, two columns a row": Case(Rows(2, 128, 5), 192, 200, Config(64, 96, 1, 4), "norm"),
     "norm, whole tiles": Case(Rows(2, 128, 105), 160, 136, Config(128, 64, 1, 4), "norm", FP16),
     "norm, half tiles at the end": Case(
-        Rows(3, 128, 5), 320, 72, Config(128, 64, 1, 4), "norm", processors=3
+        Rows(3, 128, 5), 320, 72, Config(128, 64, 1, 4), "norm", processors=5
+    ),
+    "norm, rows left over": Case(
+        Rows(4, 128, 5), 320, 72, Config(128, 160, 1, 4, True), "norm", processors=6
     ),
     "norm, whole rows": Case(Rows(1, 37, 0), 192, 72, Config(128, 192, 1, 4), "norm", processors=2),
 }

@@ -84,19 +84,22 @@ class Schedule:
     ) -> Schedule:
         row_tiles = tuple((rows or Rows(1, m, 0)).tiles(config.block_m))
         columns = math.ceil(n / config.block_n)
-        if waits:
-            assert config.cluster == 1
-            tiles = len(row_tiles) * columns
-            blocks = min(processors, tiles)
-            return cls(row_tiles, len(row_tiles), 0, columns, blocks, 1, math.ceil(tiles / blocks))
+        assert not waits or config.cluster == 1
         together = sum(count > config.block_m - HALF_M for _, count in row_tiles) // config.cluster
         alone = [
             math.ceil(count / HALF_M) / (config.block_m // HALF_M)
             for _, count in row_tiles[together * config.cluster :]
         ]
         groups, single = together * columns, alone * math.ceil(columns / config.cluster)
+        if waits:
+            single = [time for time in alone for _ in range(columns)]
         clusters = min(processors // config.cluster, groups + len(single))
-        time, spread = min((_time(groups, single, clusters, each), each) for each in range(1, clusters + 1))
+        # Who waits for a row's other columns has none of them.
+        fewest = columns if waits else 1
+        assert fewest <= clusters
+        time, spread = min(
+            (_time(groups, single, clusters, each), each) for each in range(fewest, clusters + 1)
+        )
         return cls(row_tiles, together, len(alone), columns, clusters, spread, time)
 
 
@@ -115,7 +118,7 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return f"K must be a multiple of 8 and N of {_UNIT_N}, not {problem.k} and {problem.n}"
     if problem.epilogue == "rope" and problem.head_dim not in _HEAD_DIMS:
         return f"heads of 32, 64 or 128 features, not {problem.head_dim}"
-    if problem.epilogue == "norm" and problem.n > 2 * min(_BLOCK_N[HALF_M]) * target.processors:
+    if problem.epilogue == "norm" and problem.n > _BLOCK_N[HALF_M][0] * target.processors:
         return f"{problem.n} columns are too many for {target.processors} processors to normalise"
     if problem.m > _MAX_M:
         return f"at most {_MAX_M} rows, not {problem.m}"
@@ -133,7 +136,12 @@ def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
         for block_n in every
         for cluster in clusters
     ]
-    fitting = (config for config in found if config.own_n % heads == 0)
+    columns = target.processors if problem.epilogue == "norm" else problem.n
+    fitting = (
+        config
+        for config in found
+        if config.own_n % heads == 0 and math.ceil(problem.n / config.block_n) <= columns
+    )
     return tuple(sorted(fitting, key=lambda config: _cycles(target, problem, config)))
 
 
@@ -147,8 +155,8 @@ def _config(target: Target, block_m: int, block_n: int, cluster: int, split: boo
 def _cycles(target: Target, problem: Problem, config: Config) -> float:
     """A guess: tensor cores do a step of 64 for 64 rows in 2 cycles a column, if shared memory, where all is
     written once and read by each product of 64 rows, passes 140 bytes a cycle. A tile takes two steps more
-    than it has, and results are finished while nobody multiplies, at 16 cycles for each column of 64 rows of a
-    warpgroup: those of the last tile, or of all that warpgroups split. Clusters lose a little where their
+    than it has, and results are finished while nobody multiplies, at 16 cycles for each column of 64 rows:
+    those of the last tile, or of all that warpgroups split. Clusters lose a little where their
     blocks wait for one another. Fitted to what an H200 found best."""
     waits = problem.epilogue == "norm"
     schedule = Schedule.of(problem.m, problem.n, None, config, target.processors, waits=waits)
@@ -157,7 +165,7 @@ def _cycles(target: Target, problem: Problem, config: Config) -> float:
     step = max(2 * halves * config.block_n, (config.stage_bytes + read) / 140)
     products = schedule.time * (problem.k / BLOCK_K + 2) * step * (1 + 0.05 * (config.cluster - 1))
     finish = 16 * halves * config.block_n
-    return products + (schedule.time * finish / 2 if config.split else finish)
+    return products + (schedule.time if config.split else 1) * finish
 
 
 def run(

@@ -97,9 +97,9 @@ struct Tile {
 // `alone` row tiles left, the small ones among them: the blocks share the row tile and take columns beside one
 // another. The last `spread` clusters do these, since they have fewer of the others.
 //
-// With NORM, who has columns of a row waits for who has the others. So all row tiles are `together`, clusters are single
-// blocks, and the columns of a row tile come right after one another instead. Blocks do their tiles in this order, and no
-// warpgroup has two of one row tile: among those who wait, the first ones get what they need.
+// With NORM, who has columns of a row waits for who has the others. So clusters are single blocks, and the columns of a
+// row tile come right after one another instead, to blocks beside one another. All do their tiles in the order of rows,
+// and no block has two of one row tile: among those who wait, the first ones get what they need.
 struct Schedule {
     const Job& job;
     int rank, next_together, next_alone;
@@ -128,8 +128,9 @@ struct Schedule {
             tile.column = column * BLOCK_N;
             next_together += gridDim.x / CLUSTER;
         } else if (next_alone < alone_items()) {
-            const int column_tile = next_alone / job.alone * CLUSTER + rank;
-            tile.at = job.row_tile(job.together * CLUSTER + next_alone % job.alone);
+            const int row = NORM ? next_alone / job.column_tiles : next_alone % job.alone;
+            const int column_tile = NORM ? next_alone % job.column_tiles : next_alone / job.alone * CLUSTER + rank;
+            tile.at = job.row_tile(job.together * CLUSTER + row);
             if (column_tile >= job.column_tiles) tile.at.rows = 0;
             tile.column = column_tile * BLOCK_N;
             next_alone += job.spread;
