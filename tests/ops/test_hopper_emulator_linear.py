@@ -62,6 +62,9 @@ CASES = {
     "residual, half tiles, shared": Case(
         Rows(3, 64, 5), 192, 136, Config(64, 64, 2, 4), "residual", FP16, processors=2
     ),
+    "residual, ring shorter than K": Case(
+        Rows(3, 64, 5), 192, 136, Config(64, 192, 1, 3), "residual", processors=1
+    ),
     "residual, short K": Case(Rows(3, 64, 5), 192, 72, Config(64, 96, 1, 3), "residual", processors=2),
     "rope, split rows": Case(Rows(2, 128, 5), 384, 264, Config(128, 128, 2, 3, True), "rope"),
     "rope, split columns": Case(Rows(2, 64, 5), 192, 136, Config(64, 192, 1, 3, True), "rope", head_dim=32),
@@ -231,7 +234,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
         (("        }\n        __syncwarp();\n#pragma", "        }\n#pragma"),),
     ),
     "the other warpgroup is told before the stream is there": (
-        CASES["residual, short K"],
+        CASES["residual, ring shorter than K"],
         (
             (
                 "            barrier_wait(full + 8 * stream.stage, stream.parity);\n",
@@ -243,18 +246,23 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
         ADDS,
         (("        barrier_wait(full + 8 * cursor.stage, cursor.parity);\n", ""),),
     ),
-    "the stream's stage is given back while others read it": (
+    "the stream is stored before all lanes have written it": (
         ADDS,
         (
             (
-                "        __syncwarp();\n        if (at.lane < CLUSTER)",
-                "        if (at.lane < CLUSTER)",
+                "        __syncwarp();\n        if (at.lane > 0) continue;",
+                "        if (at.lane > 0) continue;",
             ),
         ),
     ),
-    "the stream's stage is given back while it may still be loaded": (
+    "the stream is stored without a fence": (ADDS, (("        fence_async();\n", ""),)),
+    "the stream's stage is given back before it is stored": (
         ADDS,
-        (("        fence_async();\n", ""),),
+        (("    if (lane == 0) stores_have_read();\n", ""),),
+    ),
+    "rows of others are stored": (
+        CASES["residual, half tiles"],
+        (("return warp_row + 16 <= rows;", "return true;"),),
     ),
     "a warpgroup multiplies the other's rows": (
         CASES["residual, split rows"],
@@ -306,4 +314,4 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_finds_a_planted_bug(bug: str) -> None:
     case, edits = BUGS[bug]
-    assert any(wrong(case, seed, edits, 1 + ("launches" in bug)) for seed in range(8))
+    assert any(wrong(case, seed, edits, 1 + ("launches" in bug)) for seed in range(16))

@@ -153,8 +153,8 @@ def test_who_waits_for_a_rows_other_columns_gets_them(rows: Rows, processors: in
                 for block, tiles in enumerate(blocks):
                     ready = {i for i in waiting[block] if told[tiles[i][0]] == schedule.column_tiles}
                     waiting[block] -= ready
-                    # A warpgroup that waits does no products; the other one may, if it is its turn. Those that
-                    # split a tile both wait.
+                    # A warpgroup that waits does no products; the other one may, if it is its turn. Those
+                    # that split a tile both wait.
                     turns = 1 if config.split else 2
                     while done[block] < len(tiles) and done[block] - turns not in waiting[block]:
                         told[tiles[done[block]][0]] += 1

@@ -4,14 +4,15 @@ The sources of `ops.linear.cuda` and `ops.attention.cuda` are compiled as they a
 deals tiles and packs parameters as on a GPU. Only the instructions in headers `hopper_..._ptx.cuh` are
 replaced, by headers of the same names here, and what `compat.nvrtc` asks of the driver.
 
-What is modelled (`machine.cpp`): all threads of a cluster, in any order that a seed gives; shared memory and
-its bounds; mbarriers with arrivals, bytes and phases, across the blocks of a cluster; copies of boxes with
-the 128-byte swizzle and multicast, late and in any order; products of warpgroups by descriptors or of
-registers, which read their operands only when they are waited for; fences between threads' accesses and
-those of products and copies; a warp's own products, and how it loads, stores and transposes matrices; named barriers; and lanes of a warp that run apart unless an instruction joins
-them. Some threads are so slow that all others first get as far as they can. It reports deadlocks, wrong
-counts of arrivals or bytes, accesses out of bounds, operands that change under way, and barriers that are
-used before they are made or after their block has ended.
+What is modelled (`machine.cpp`): all threads of a cluster, in any order that a seed gives; shared memory
+and its bounds; mbarriers with arrivals, bytes and phases, across the blocks of a cluster; copies of
+boxes with the 128-byte swizzle and multicast, late and in any order; products of warpgroups by
+descriptors or of registers, which read their operands only when they are waited for; fences between
+threads' accesses and those of products and copies; a warp's own products, and how it loads, stores and
+transposes matrices; named barriers; and lanes of a warp that run apart unless an instruction joins them.
+Some threads are so slow that all others first get as far as they can. It reports deadlocks, wrong counts
+of arrivals or bytes, accesses out of bounds, operands that change under way, and barriers that are used
+before they are made or after their block has ended.
 
 What this can't show: that instructions and descriptors mean what we take them to mean, since kernel and model
 come from the same reading of the manual; weak memory order between warps; registers and

@@ -29,6 +29,8 @@ struct Place {
     // Whether the 8 columns are in the matrix; decided for 32 of them at a time.
     __device__ __forceinline__ bool has(int group) const { return group / 4 * UNIT_N < columns; }
     __device__ __forceinline__ bool writes(int eight) const { return row + 8 * eight < rows; }
+    // Whether all of the warp's 16 rows are the tile's.
+    __device__ __forceinline__ bool has_all_rows() const { return warp_row + 16 <= rows; }
 };
 
 // Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
@@ -116,20 +118,26 @@ struct Before {
 
 __device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Before&, u32 staging) {
     const Place at(tile, job, 0);
+#if NORM
+    Norm::fetch(job, at);
+#endif
     Columns scale;
     scale.load(job.scale, at);
     scale.spread(staging);
 }
 
-// The sums, scaled, become the new stream: the old one comes by the ring.
+// The sums, scaled, become the new stream: the old one comes by the ring, and the new one goes from there, unless rows
+// of others would go with it.
 __device__ __forceinline__ void add_stream(
-    const Place& at, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], Cursor& cursor, u32 ring, u32 full, u32 empty,
-    u32 staging
+    const Job& job, const Tile& tile, const TensorMap& new_stream, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
+    Cursor cursor, u32 ring, u32 full, u32 staging
 ) {
+    const Place at(tile, job, 0);
 #pragma unroll
     for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
         // A row's 16-byte chunks are swizzled, see `descriptor`; rows of a warp start at multiples of 16.
-        const u32 from = ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0) + at.row % HALF_M * 128;
+        const u32 boxes = ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0);
+        const u32 from = boxes + at.row % HALF_M * 128;
         barrier_wait(full + 8 * cursor.stage, cursor.parity);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
@@ -146,12 +154,35 @@ __device__ __forceinline__ void add_stream(
                     float* const pair = acc[half] + 4 * group + 2 * eight;
                     pair[0] = fmaf(scale.x, pair[0], old.x);
                     pair[1] = fmaf(scale.y, pair[1], old.y);
+                    store_shared(place, make_float2(pair[0], pair[1]));
                 }
             }
         }
         fence_async();
         __syncwarp();
-        if (at.lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, at.lane);
+        if (at.lane > 0) continue;
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
+            if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
+            const Place of_half(tile, job, half);
+            if (!of_half.has_all_rows() || !of_half.has(4 * unit)) continue;
+            const u32 rows = boxes + box * PARTS * BOX_BYTES + at.warp_row % HALF_M * 128;
+            // As 16-bit elements.
+            store_box(rows, new_stream, 2 * (at.column + unit * UNIT_N), at.first + of_half.warp_row);
+        }
+    }
+    if (at.lane == 0) stores_commit();
+}
+
+// The stages that it came by, when it has gone from there.
+__device__ __forceinline__ void give_back_stream(Cursor& cursor, u32 empty) {
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) stores_have_read();
+    __syncwarp();
+#pragma unroll
+    for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
+        if (lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, lane);
     }
 }
 
@@ -172,17 +203,21 @@ __device__ __forceinline__ void write_stream(const Job& job, const Place& at, co
 
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before, Cursor& cursor,
-    u32 ring, u32 full, u32 empty, u32 staging
+    const Job& job, const TensorMap& new_stream, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
+    const Before& before, Cursor& cursor, u32 ring, u32 full, u32 empty, u32 staging
 ) {
-    add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, empty, staging);
+    add_stream(job, tile, new_stream, halves, acc, cursor, ring, full, staging);
 #if NORM
-    // Others wait for this; what it takes until they have done their share is time to write the stream.
+    // Others wait for this.
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) before.norm.tell(job, Place(tile, job, half), acc[half]);
 #endif
 #pragma unroll
-    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) write_stream(job, Place(tile, job, half), acc[half]);
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
+        const Place at(tile, job, half);
+        if (!at.has_all_rows()) write_stream(job, at, acc[half]);
+    }
+    give_back_stream(cursor, empty);
 #if NORM
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
@@ -281,8 +316,8 @@ __device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[OW
 
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before, Cursor&, u32, u32, u32,
-    u32 staging
+    const Job& job, const TensorMap&, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
+    const Before& before, Cursor&, u32, u32, u32, u32 staging
 ) {
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {

@@ -33,6 +33,13 @@ struct Norm {
         launch = at.writes(0) ? launch_of(parts_of(job, at, 0) + at.column / OWN_N) + 1 : 0;
     }
 
+    // So that `apply` needn't wait for memory.
+    __device__ __forceinline__ static void fetch(const Job& job, const Place& at) {
+        const int column = at.lane % UNITS * 32;
+        const float* const vector = at.lane < UNITS ? job.gain : job.offset;
+        if (at.lane < 2 * UNITS && column < at.columns) prefetch(vector + at.column + column);
+    }
+
     // Of one of the thread's two rows.
     __device__ __forceinline__ static Part* parts_of(const Job& job, const Place& at, int eight) {
         return job.parts + (at.first + at.row + 8 * eight) * static_cast<long long>(count(job));
