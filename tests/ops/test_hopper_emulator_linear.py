@@ -248,21 +248,16 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     ),
     "the stream is stored before all lanes have written it": (
         ADDS,
-        (
-            (
-                "        __syncwarp();\n        if (at.lane > 0) continue;",
-                "        if (at.lane > 0) continue;",
-            ),
-        ),
+        (("    fence_async();\n    __syncwarp();\n", "    fence_async();\n"),),
     ),
-    "the stream is stored without a fence": (ADDS, (("        fence_async();\n", ""),)),
+    "the stream is stored without a fence": (ADDS, (("    fence_async();\n", ""),)),
     "the stream's stage is given back before it is stored": (
         ADDS,
         (("    if (lane == 0) stores_have_read();\n", ""),),
     ),
     "rows of others are stored": (
         CASES["residual, half tiles"],
-        (("return warp_row + 16 <= rows;", "return true;"),),
+        (("at.first + at.warp_row);\n        }", "at.first + at.warp_row + 1);\n        }"),),
     ),
     "a warpgroup multiplies the other's rows": (
         CASES["residual, split rows"],

@@ -1,4 +1,4 @@
-"""Every token has one row; tiles cover each row once, and patches evenly."""
+"""Every token has one row."""
 
 from __future__ import annotations
 
@@ -27,19 +27,3 @@ def test_every_row_is_a_patch_or_an_extra_of_one_crop(rows: Rows) -> None:
         extras = torch.arange(rows.extras) + rows.extra_start(crop)
         assert (patch[extras] == -1).all()
         assert extras[0] // rows.tokens == crop == extras[-1] // rows.tokens
-
-
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("size", [16, 64, 128])
-def test_tiles_cover_each_row_once(rows: Rows, size: int) -> None:
-    tiles = rows.tiles(size)
-    covered = [row for start, count in tiles for row in range(start, start + count)]
-    assert sorted(covered) == list(range(rows.total))
-    assert max(count for _, count in tiles) <= size
-
-
-def test_two_crops_leave_one_small_tile() -> None:
-    tiles = Rows(2, 1024, 5).tiles(128)
-    assert len(tiles) == 17
-    assert [count for _, count in tiles] == [128] * 16 + [10]
-    assert tiles[-1] == (1024, 10)

@@ -47,21 +47,3 @@ class Rows:
             start = self.patch_start(crop)
             out[start : start + self.patches] = torch.arange(self.patches)
         return out
-
-    def tiles(self, size: int) -> list[tuple[int, int]]:
-        """(first row, number of rows) of tiles of at most `size` rows that cover all rows once.
-
-        Full tiles come first. Where the patches of a crop are whole tiles, each is one of patches alone.
-        """
-        spans = [(0, self.total)]
-        if self.patches % size == 0:
-            spans = [(self.patch_start(crop), self.patches) for crop in range(self.crops)]
-            for crop in range(0, self.crops, 2):
-                pair = 1 if crop + 1 == self.crops else 2
-                spans.append((self.extra_start(crop), pair * self.extras))
-        tiles = [
-            (start + offset, min(size, count - offset))
-            for start, count in spans
-            for offset in range(0, count, size)
-        ]
-        return sorted(tiles, key=lambda tile: -tile[1])

@@ -1,4 +1,4 @@
-"""CUDA C++ for Hopper (`hopper_gemm.cu`): fed by TMA, tiles cut where patches are, all epilogues."""
+"""CUDA C++ for Hopper (`hopper_gemm.cu`): fed by TMA, all epilogues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ _UNIT_N, _WARP_M = 32, 16  # columns that are written at a time, and rows of a w
 _THREADS = 384
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _HEAD_DIMS = (32, 64, 128)
-_MAX_M = 1 << 17  # the table of row tiles is a parameter: at most 16 KiB
 
 
 @dataclass(frozen=True)
@@ -79,15 +78,14 @@ class Schedule:
     time: float
 
     @classmethod
-    def of(
-        cls, m: int, n: int, rows: Rows | None, config: Config, processors: int, *, waits: bool = False
-    ) -> Schedule:
-        row_tiles = tuple((rows or Rows(1, m, 0)).tiles(config.block_m))
+    def of(cls, m: int, n: int, config: Config, processors: int, *, waits: bool = False) -> Schedule:
+        size = config.block_m
+        row_tiles = tuple((first, min(size, m - first)) for first in range(0, m, size))
         columns = math.ceil(n / config.block_n)
         assert not waits or config.cluster == 1
-        together = sum(count > config.block_m - HALF_M for _, count in row_tiles) // config.cluster
+        together = sum(count > size - HALF_M for _, count in row_tiles) // config.cluster
         alone = [
-            math.ceil(count / HALF_M) / (config.block_m // HALF_M)
+            math.ceil(count / HALF_M) / (size // HALF_M)
             for _, count in row_tiles[together * config.cluster :]
         ]
         groups, single = together * columns, alone * math.ceil(columns / config.cluster)
@@ -120,8 +118,6 @@ def unsupported(target: Target, problem: Problem) -> str | None:
         return f"heads of 32, 64 or 128 features, not {problem.head_dim}"
     if problem.epilogue == "norm" and problem.n > _BLOCK_N[HALF_M][0] * target.processors:
         return f"{problem.n} columns are too many for {target.processors} processors to normalise"
-    if problem.m > _MAX_M:
-        return f"at most {_MAX_M} rows, not {problem.m}"
     return None
 
 
@@ -159,7 +155,7 @@ def _cycles(target: Target, problem: Problem, config: Config) -> float:
     those of the last tile, or of all that warpgroups split. Clusters lose a little where their
     blocks wait for one another. Fitted to what an H200 found best."""
     waits = problem.epilogue == "norm"
-    schedule = Schedule.of(problem.m, problem.n, None, config, target.processors, waits=waits)
+    schedule = Schedule.of(problem.m, problem.n, config, target.processors, waits=waits)
     halves = config.block_m // HALF_M
     read = halves * (HALF_M * config.block_n // config.own_n + config.block_n) * BLOCK_K * 2
     step = max(2 * halves * config.block_n, (config.stage_bytes + read) / 140)
@@ -196,7 +192,7 @@ def run(
         normed = (norm.out, norm.weight, norm.bias, norm.parts) if norm else (None, None, None, None)
         pointers = (0 if each is None else each.data_ptr() for each in (out, bias, scale, *tables, *normed))
         eps = norm.eps if norm else 0.0
-        job = struct.pack(launch.job, *pointers, out.stride(0), rotated, *launch.numbers, eps, *launch.tiles)
+        job = struct.pack("@9Pq10if0q", *pointers, out.stride(0), rotated, *launch.numbers, eps)
         share = launch.config.block_n // launch.config.cluster
         maps = [nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))]
         # The stream's values are copied as they are, each as two of 16 bits.
@@ -207,15 +203,12 @@ def run(
 
 @dataclass(frozen=True)
 class _Launch:
-    """`job`: format of the kernel's `Job`, whose integers from the second on are `numbers`; it ends in
-    `tiles`."""
+    """`numbers`: the integers of the kernel's `Job` from the second on."""
 
     kernel: nvrtc.Kernel
     config: Config
     blocks: int
-    job: str
     numbers: tuple[int, ...]
-    tiles: tuple[int, ...]
 
 
 @cache
@@ -223,13 +216,11 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
     target = Target.of(torch.device("cuda", device))
     config = config or candidates(target, problem)[0]
     waits = problem.epilogue == "norm"
-    schedule = Schedule.of(problem.m, problem.n, rows, config, target.processors, waits=waits)
-    table = _table_length(schedule)
-    kernel = _kernel(
-        config, (problem.dtype, problem.epilogue, problem.head_dim, problem.out_dtype), table, device
-    )
+    schedule = Schedule.of(problem.m, problem.n, config, target.processors, waits=waits)
+    kernel = _kernel(config, (problem.dtype, problem.epilogue, problem.head_dim, problem.out_dtype), device)
     tokens = (rows.patches, rows.extras) if rows else (problem.m, 0)
     dealt = (
+        problem.m,
         problem.n,
         schedule.column_tiles,
         math.ceil(problem.k / BLOCK_K),
@@ -237,29 +228,15 @@ def _launch(problem: Problem, rows: Rows | None, config: Config | None, device: 
         schedule.alone,
         schedule.spread,
     )
-    tiles = [first << 8 | count for first, count in schedule.row_tiles]
-    padding = [0] * (table - len(tiles))
-    return _Launch(
-        kernel,
-        config,
-        schedule.clusters * config.cluster,
-        f"@9Pq9if{table}I0q",
-        (*tokens, *dealt),
-        (*tiles, *padding),
-    )
-
-
-def _table_length(schedule: Schedule) -> int:
-    """Of the parameter that holds the row tiles; few lengths, since each is a kernel of its own."""
-    return max(32, 1 << (len(schedule.row_tiles) - 1).bit_length())
+    return _Launch(kernel, config, schedule.clusters * config.cluster, (*tokens, *dealt))
 
 
 @cache
 def _kernel(
-    config: Config, kind: tuple[torch.dtype, str, int, torch.dtype | None], table: int, device: int
+    config: Config, kind: tuple[torch.dtype, str, int, torch.dtype | None], device: int
 ) -> nvrtc.Kernel:
     """Loaded on `device`, which is the current one."""
-    return nvrtc.load(compiled(config, *kind, table=table), "linear", config.shared)
+    return nvrtc.load(compiled(config, *kind), "linear", config.shared)
 
 
 def compiled(
@@ -268,8 +245,6 @@ def compiled(
     epilogue: str,
     head_dim: int = 0,
     out_dtype: torch.dtype | None = None,
-    *,
-    table: int = 32,
 ) -> nvrtc.Binary:
     """The kernel's machine code; needs no GPU."""
     values: dict[str, object] = {
@@ -285,7 +260,6 @@ def compiled(
         "RESIDUAL": int(epilogue in ("residual", "norm")),
         "NORM": int(epilogue == "norm"),
         "HEAD_DIM": head_dim,
-        "MAX_ROW_TILES": table,
         **hopper.operands("OWN", "acc", config.own_n // 2),
     }
     return hopper.compiled("fasteomt.ops.linear", _FILES, dtype, values)

@@ -29,8 +29,6 @@ struct Place {
     // Whether the 8 columns are in the matrix; decided for 32 of them at a time.
     __device__ __forceinline__ bool has(int group) const { return group / 4 * UNIT_N < columns; }
     __device__ __forceinline__ bool writes(int eight) const { return row + 8 * eight < rows; }
-    // Whether all of the warp's 16 rows are the tile's.
-    __device__ __forceinline__ bool has_all_rows() const { return warp_row + 16 <= rows; }
 };
 
 // Sums start at the bias: loading it then costs little time, afterwards the tensor cores would wait.
@@ -107,6 +105,11 @@ __device__ __forceinline__ float2 of_columns(u32 staging, int group, const Place
     return load_shared_pair(staging + 4 * (8 * group + at.lane_column));
 }
 
+// Where boxes of the stream are that the warpgroup has.
+__device__ __forceinline__ u32 own_boxes(u32 ring, const Cursor& cursor) {
+    return ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0);
+}
+
 #include "hopper_norm.cuh"
 
 // What is needed after the sums and loaded before. Of it, `staging` keeps the scale.
@@ -126,53 +129,60 @@ __device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Be
     scale.spread(staging);
 }
 
-// The sums, scaled, become the new stream: the old one comes by the ring, and the new one goes from there, unless rows
-// of others would go with it.
+// The sums, scaled, become the new stream: the old one comes by the ring, and the new one takes its place there.
 __device__ __forceinline__ void add_stream(
-    const Job& job, const Tile& tile, const TensorMap& new_stream, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
-    Cursor cursor, u32 ring, u32 full, u32 staging
+    const Place& at, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], Cursor cursor, u32 ring, u32 full, u32 staging
 ) {
-    const Place at(tile, job, 0);
 #pragma unroll
     for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
         // A row's 16-byte chunks are swizzled, see `descriptor`; rows of a warp start at multiples of 16.
-        const u32 boxes = ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0);
-        const u32 from = boxes + at.row % HALF_M * 128;
+        const u32 from = own_boxes(ring, cursor) + at.row % HALF_M * 128;
         barrier_wait(full + 8 * cursor.stage, cursor.parity);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
             if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
+            // Stores must wait for loads before them, which the compiler keeps in order: so all loads come first.
+            float2 old[8], scale[4];
+            u32 places[8];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int group = 4 * unit + i, chunk = (2 * i + at.lane_column / 4) ^ (at.row % 8);
-                const float2 scale = of_columns(staging, group, at);
+            for (int i = 0; i < 8; ++i) {
+                const int chunk = (i / 2 * 2 + at.lane_column / 4) ^ (at.row % 8);
+                places[i] = from + box * PARTS * BOX_BYTES + i % 2 * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
+                if (i % 2 == 0) scale[i / 2] = of_columns(staging, 4 * unit + i / 2, at);
+                old[i] = load_shared_pair(places[i]);
+            }
 #pragma unroll
-                for (int eight = 0; eight < 2; ++eight) {
-                    const u32 place = from + box * PARTS * BOX_BYTES + eight * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
-                    const float2 old = load_shared_pair(place);
-                    float* const pair = acc[half] + 4 * group + 2 * eight;
-                    pair[0] = fmaf(scale.x, pair[0], old.x);
-                    pair[1] = fmaf(scale.y, pair[1], old.y);
-                    store_shared(place, make_float2(pair[0], pair[1]));
-                }
+            for (int i = 0; i < 8; ++i) {
+                float* const pair = acc[half] + 16 * unit + 2 * i;
+                pair[0] = fmaf(scale[i / 2].x, pair[0], old[i].x);
+                pair[1] = fmaf(scale[i / 2].y, pair[1], old[i].y);
+                store_shared(places[i], make_float2(pair[0], pair[1]));
             }
         }
-        fence_async();
-        __syncwarp();
-        if (at.lane > 0) continue;
+    }
+    fence_async();
+    __syncwarp();
+}
+
+// The new stream goes from its stages to memory: a tile has fewer rows only where the matrix ends.
+__device__ __forceinline__ void
+store_stream(const Job& job, const Tile& tile, const TensorMap& new_stream, int halves, Cursor cursor, u32 ring) {
+    if (threadIdx.x % 32 > 0) return;
+#pragma unroll
+    for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
             if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
-            const Place of_half(tile, job, half);
-            if (!of_half.has_all_rows() || !of_half.has(4 * unit)) continue;
-            const u32 rows = boxes + box * PARTS * BOX_BYTES + at.warp_row % HALF_M * 128;
+            const Place at(tile, job, half);
+            if (!at.has(4 * unit)) continue;
+            const u32 rows = own_boxes(ring, cursor) + box * PARTS * BOX_BYTES + at.warp_row % HALF_M * 128;
             // As 16-bit elements.
-            store_box(rows, new_stream, 2 * (at.column + unit * UNIT_N), at.first + of_half.warp_row);
+            store_box(rows, new_stream, 2 * (at.column + unit * UNIT_N), at.first + at.warp_row);
         }
     }
-    if (at.lane == 0) stores_commit();
+    stores_commit();
 }
 
 // The stages that it came by, when it has gone from there.
@@ -186,44 +196,35 @@ __device__ __forceinline__ void give_back_stream(Cursor& cursor, u32 empty) {
     }
 }
 
-__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) {
-#pragma unroll
-    for (int eight = 0; eight < 2; ++eight) {
-        const long long row = at.first + at.row + 8 * eight;
-        float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
-        if (!at.writes(eight)) continue;
-#pragma unroll
-        for (int group = 0; group < OWN_N / 8; ++group) {
-            if (!at.has(group)) break;
-            const float* const pair = values + 4 * group + 2 * eight;
-            *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
-        }
-    }
-}
-
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
     const Job& job, const TensorMap& new_stream, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
     const Before& before, Cursor& cursor, u32 ring, u32 full, u32 empty, u32 staging
 ) {
-    add_stream(job, tile, new_stream, halves, acc, cursor, ring, full, staging);
+    add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, staging);
 #if NORM
-    // Others wait for this.
-#pragma unroll
-    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) before.norm.tell(job, Place(tile, job, half), acc[half]);
-#endif
+    // Others wait for this. The stream goes when they have been heard, which it would delay.
+    before.norm.tell_all(job, tile, halves, acc);
+    Norm::Vectors vectors;
+    vectors.load(job, Place(tile, job, 0));
+    Norm::Rows rows[OWN_HALVES];
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        const Place at(tile, job, half);
-        if (!at.has_all_rows()) write_stream(job, at, acc[half]);
+        rows[half] = before.norm.hear(job, Place(tile, job, half));
     }
+#endif
+    store_stream(job, tile, new_stream, halves, cursor, ring);
+#if NORM
+#pragma unroll
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
+        Norm::apply(Place(tile, job, half), rows[half], vectors, acc[half], staging);
+    }
+#endif
     give_back_stream(cursor, empty);
 #if NORM
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        const Place at(tile, job, half);
-        before.norm.apply(job, at, acc[half], staging);
-        write_rounded(job.normed, job.columns, at, acc[half], staging);
+        write_rounded(job.normed, job.columns, Place(tile, job, half), acc[half], staging);
     }
 #endif
 }

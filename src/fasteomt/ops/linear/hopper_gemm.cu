@@ -19,13 +19,12 @@
 //   TYPE, OUT_TYPE    bf16 or f16, as PTX writes it: of x and W, and of what is rounded
 //   GELU, ROPE, RESIDUAL  the epilogue: one of them, or none. HEAD_DIM: of ROPE, divides OWN_N
 //   NORM              with RESIDUAL: gives the stream's LayerNorm, too
-//   MAX_ROW_TILES     length of the table of tiles
 //   OWN_...           operands of a product, as ops/hopper.py writes them, whose sums are `acc`
 
 #include "hopper_gemm_ptx.cuh"
 #include "hopper_tiles.cuh"
 
-constexpr int BLOCK_K = 64, HALF_M = 64;
+constexpr int BLOCK_K = 64, HALF_M = 64, BLOCK_M = HALVES * HALF_M;
 constexpr int SHARE_N = BLOCK_N / CLUSTER, SHARE_BYTES = SHARE_N * BLOCK_K * 2;
 constexpr int HALF_BYTES = HALF_M * BLOCK_K * 2;
 constexpr int STAGE_BYTES = HALVES * HALF_BYTES + CLUSTER * SHARE_BYTES;
@@ -59,14 +58,15 @@ struct Job {
     Part* parts;         // of rows of the stream, (M, N / OWN_N rounded up), see hopper_norm.cuh
     long long out_stride;
     int rotated, patches, extras; // of ROPE: columns to turn, and tokens of a crop
+    int rows;                     // M
     int columns, column_tiles;    // columns: N, a multiple of UNIT_N
     int steps;                    // of BLOCK_K
     int together, alone, spread;  // see Schedule
     float eps;
-    u32 row_tiles[MAX_ROW_TILES]; // first row x 256 + rows
 
     __device__ __forceinline__ RowTile row_tile(int i) const {
-        return {static_cast<int>(row_tiles[i] >> 8), static_cast<int>(row_tiles[i] & 255)};
+        const int first = i * BLOCK_M;
+        return {first, min(BLOCK_M, rows - first)};
     }
 };
 
