@@ -84,6 +84,10 @@ def test_digest_is_of_names_and_contents(package: Path, tmp_path: Path) -> None:
     (package / "part/b.py").write_text("b = 3\n")
     changed = provenance.source_digest()
     (package / "part/b.py").write_text("b = 2\n")
+    for kernel in ("part/c.cu", "part/c.cuh"):
+        (package / kernel).write_text("int c;")
+        assert provenance.source_digest() != first
+        (package / kernel).unlink()
     assert provenance.source_digest() == first
     (package / "part/b.py").rename(package / "b.py")
     assert len({first, changed, provenance.source_digest()}) == 3

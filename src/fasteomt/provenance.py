@@ -26,9 +26,11 @@ def commit() -> str | None:
 
 
 def source_digest() -> str:
-    """SHA-256 (hex) over the package's *.py files, each by relative path and content, sorted by the path."""
+    """SHA-256 (hex) over the package's code, Python and CUDA, each file by relative path and content, sorted by
+    the path."""
     total = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py"), key=_relative):
+    code = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
+    for path in sorted(code, key=_relative):
         total.update(_relative(path).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 

@@ -203,8 +203,10 @@ __device__ __forceinline__ void write(
 ) {
     add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, staging);
 #if NORM
-    // Others wait for this. The stream goes when they have been heard, which it would delay.
-    before.norm.tell_all(job, tile, halves, acc);
+    before.norm.tell_all(job, tile, halves, acc); // others wait for it
+#endif
+    store_stream(job, tile, new_stream, halves, cursor, ring);
+#if NORM
     Norm::Vectors vectors;
     vectors.load(job, Place(tile, job, 0));
     Norm::Rows rows[OWN_HALVES];
@@ -212,9 +214,6 @@ __device__ __forceinline__ void write(
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         rows[half] = before.norm.hear(job, Place(tile, job, half));
     }
-#endif
-    store_stream(job, tile, new_stream, halves, cursor, ring);
-#if NORM
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         Norm::apply(Place(tile, job, half), rows[half], vectors, acc[half], staging);
