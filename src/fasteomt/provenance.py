@@ -26,8 +26,8 @@ def commit() -> str | None:
 
 
 def source_digest() -> str:
-    """SHA-256 (hex) over the package's code, Python and CUDA, each file by relative path and content, sorted by
-    the path."""
+    """SHA-256 (hex) over the package's code, Python and CUDA: of each file its relative path and content, in
+    the order of paths."""
     total = hashlib.sha256()
     code = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
     for path in sorted(code, key=_relative):

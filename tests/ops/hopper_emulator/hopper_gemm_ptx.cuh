@@ -9,12 +9,6 @@ inline void copy_box_to_all(u32 to, const TensorMap& map, int column, int row, u
     machine::copy_box(to, map, column, row, barrier, 0, CLUSTER - 1);
 }
 
-inline void store_box(u32 from, const TensorMap& map, int column, int row) {
-    machine::store_box(from, map, column, row);
-}
-inline void stores_commit() { machine::stores_commit(); }
-inline void stores_have_read() { machine::stores_have_read(); }
-
 inline void meet_cluster() { machine::meet_cluster(); }
 
 inline void prefetch(const float*) {}

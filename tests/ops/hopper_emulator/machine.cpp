@@ -131,7 +131,6 @@ struct Fiber {
     std::vector<Started> open;
     std::vector<std::vector<Started>> committed;
     std::vector<std::pair<u32, const void*>> chunks; // asked for, and no barrier told yet
-    int asked = 0, stores = 0;                       // boxes that it wants stored, and those among them that it committed
     std::vector<u32> unfenced, read;                 // words that it has stored and loaded since its last fence
 };
 
@@ -142,8 +141,6 @@ struct Copy {
     int column, row;
     u32 to, barrier;
     std::vector<std::pair<u32, const void*>> chunks{};
-    int* stores = nullptr; // of the thread that stores the box, from `to`, which has these bytes
-    std::vector<unsigned char> bytes{};
 };
 
 struct Fault {
@@ -180,33 +177,7 @@ void perform_chunks(const Copy& copy) {
     copy.block->barrier(copy.barrier).arrive();
 }
 
-std::vector<unsigned char> box_at(const Copy& copy) {
-    std::vector<unsigned char> bytes(copy.map.box_rows * ROW_BYTES);
-    for (u32 i = 0; i < bytes.size(); i += 4) {
-        const u32 address = swizzled(copy.to + i);
-        memcpy(&bytes[i], copy.block->at(address, 4), 4);
-        if (copy.block->is_unfenced(address)) fail("a copy reads what was stored without a fence");
-    }
-    return bytes;
-}
-
-// Rows and columns beyond the matrix are left out.
-void perform_store(const Copy& copy) {
-    const TensorMap& map = copy.map;
-    if (box_at(copy) != copy.bytes) fail("what is to be stored was changed before");
-    for (int i = 0; i < map.box_rows; ++i) {
-        for (int j = 0; j < ROW_BYTES / 2; ++j) {
-            const long long row = copy.row + i, column = copy.column + j;
-            if (row >= map.rows || column >= map.columns) continue;
-            u16* const element = const_cast<u16*>(map.elements) + row * map.stride + column;
-            memcpy(element, &copy.bytes[i * ROW_BYTES + j * 2], 2);
-        }
-    }
-    --*copy.stores;
-}
-
 void perform(const Copy& copy) {
-    if (copy.stores) return perform_store(copy);
     if (!copy.chunks.empty()) return perform_chunks(copy);
     const TensorMap& map = copy.map;
     for (int i = 0; i < map.box_rows; ++i) {
@@ -465,25 +436,6 @@ void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u3
         copies.push_back(Copy{&(*me->block->cluster)[rank], map, column, row, to, barrier});
     }
     pause();
-}
-
-void store_box(u32 from, const TensorMap& map, int column, int row) {
-    if (from % 1024) fail("a swizzled box that doesn't start at a multiple of 1024 bytes");
-    Copy copy{me->block, map, column, row, from, 0, {}, &me->stores};
-    copy.bytes = box_at(copy);
-    copies.push_back(copy);
-    ++me->asked;
-    pause();
-}
-
-void stores_commit() {
-    me->stores += me->asked;
-    me->asked = 0;
-}
-
-void stores_have_read() {
-    const int& stores = me->stores;
-    wait_until([&stores] { return stores <= 0; });
 }
 
 u32 own_rank() { return me->block->rank; }

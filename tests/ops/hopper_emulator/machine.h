@@ -55,10 +55,6 @@ void barrier_wait(u32 barrier, u32 parity);
 // Copies happen later, in any order. To the blocks of the cluster from `first_rank` to `last_rank`.
 void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barrier, u32 first_rank, u32 last_rank);
 u32 own_rank();
-// The other way, from this block; and until all that this thread has committed have been read.
-void store_box(u32 from, const TensorMap& map, int column, int row);
-void stores_commit();
-void stores_have_read();
 
 // 16 bytes from global memory, zeros if `from` is null, which come later, too; and this thread's arrival at a barrier
 // of its block when all those have come that it has asked for until now.

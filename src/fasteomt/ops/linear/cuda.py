@@ -25,7 +25,7 @@ HALF_M, BLOCK_K = 64, 64
 _BLOCK_N = {64: (256, 224, 192, 160, 128, 96, 64), 128: (192, 160, 128, 96, 64)}
 # Of tiles that warpgroups split: half their rows, or half their columns, which are units.
 _SPLIT_N = {64: (256, 192, 128), 128: (256, 224, 192, 160, 128)}
-_UNIT_N, _WARP_M = 32, 16  # columns that are written at a time, and rows of a warp
+_UNIT_N = 32  # columns that are written at a time
 _THREADS = 384
 _STAGING_BYTES = 8 * 16 * 32 * 2  # of 8 warps, each 16 rows of 32 columns
 _HEAD_DIMS = (32, 64, 128)
@@ -196,8 +196,7 @@ def run(
         share = launch.config.block_n // launch.config.cluster
         maps = [nvrtc.tensor_map(x, (HALF_M, BLOCK_K)), nvrtc.tensor_map(weight, (share, BLOCK_K))]
         # The stream's values are copied as they are, each as two of 16 bits.
-        for box in (HALF_M, _WARP_M):
-            maps.append(nvrtc.tensor_map(out.view(x.dtype), (box, 2 * _UNIT_N)) if adds else maps[0])
+        maps.append(nvrtc.tensor_map(out.view(x.dtype), (HALF_M, 2 * _UNIT_N)) if adds else maps[0])
         hopper.launch(launch.kernel, launch.blocks, _THREADS, maps, job)
 
 

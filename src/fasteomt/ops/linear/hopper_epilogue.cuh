@@ -105,11 +105,6 @@ __device__ __forceinline__ float2 of_columns(u32 staging, int group, const Place
     return load_shared_pair(staging + 4 * (8 * group + at.lane_column));
 }
 
-// Where boxes of the stream are that the warpgroup has.
-__device__ __forceinline__ u32 own_boxes(u32 ring, const Cursor& cursor) {
-    return ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0);
-}
-
 #include "hopper_norm.cuh"
 
 // What is needed after the sums and loaded before. Of it, `staging` keeps the scale.
@@ -129,101 +124,79 @@ __device__ __forceinline__ void load_before(const Job& job, const Tile& tile, Be
     scale.spread(staging);
 }
 
-// The sums, scaled, become the new stream: the old one comes by the ring, and the new one takes its place there.
+// The sums, scaled, become the new stream: the old one comes by the ring.
 __device__ __forceinline__ void add_stream(
-    const Place& at, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], Cursor cursor, u32 ring, u32 full, u32 staging
+    const Place& at, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], Cursor& cursor, u32 ring, u32 full, u32 empty,
+    u32 staging
 ) {
 #pragma unroll
     for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
         // A row's 16-byte chunks are swizzled, see `descriptor`; rows of a warp start at multiples of 16.
-        const u32 from = own_boxes(ring, cursor) + at.row % HALF_M * 128;
+        const u32 boxes = ring + cursor.stage * STAGE_BYTES + (SPLIT ? threadIdx.x / 128 * BOX_BYTES : 0);
+        const u32 from = boxes + at.row % HALF_M * 128;
         barrier_wait(full + 8 * cursor.stage, cursor.parity);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
             if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
-            // Stores must wait for loads before them, which the compiler keeps in order: so all loads come first.
-            float2 old[8], scale[4];
-            u32 places[8];
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const int chunk = (i / 2 * 2 + at.lane_column / 4) ^ (at.row % 8);
-                places[i] = from + box * PARTS * BOX_BYTES + i % 2 * 8 * 128 + chunk * 16 + at.lane_column % 4 * 4;
-                if (i % 2 == 0) scale[i / 2] = of_columns(staging, 4 * unit + i / 2, at);
-                old[i] = load_shared_pair(places[i]);
-            }
+            for (int i = 0; i < 4; ++i) {
+                const int group = 4 * unit + i, chunk = (2 * i + at.lane_column / 4) ^ (at.row % 8);
+                const float2 scale = of_columns(staging, group, at);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                float* const pair = acc[half] + 16 * unit + 2 * i;
-                pair[0] = fmaf(scale[i / 2].x, pair[0], old[i].x);
-                pair[1] = fmaf(scale[i / 2].y, pair[1], old[i].y);
-                store_shared(places[i], make_float2(pair[0], pair[1]));
+                for (int eight = 0; eight < 2; ++eight) {
+                    const u32 in_row = chunk * 16 + at.lane_column % 4 * 4;
+                    const float2 old = load_shared_pair(from + box * PARTS * BOX_BYTES + eight * 8 * 128 + in_row);
+                    float* const pair = acc[half] + 4 * group + 2 * eight;
+                    pair[0] = fmaf(scale.x, pair[0], old.x);
+                    pair[1] = fmaf(scale.y, pair[1], old.y);
+                }
             }
         }
+        fence_async();
+        __syncwarp();
+        if (at.lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, at.lane);
     }
-    fence_async();
-    __syncwarp();
 }
 
-// The new stream goes from its stages to memory: a tile has fewer rows only where the matrix ends.
-__device__ __forceinline__ void
-store_stream(const Job& job, const Tile& tile, const TensorMap& new_stream, int halves, Cursor cursor, u32 ring) {
-    if (threadIdx.x % 32 > 0) return;
+__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) {
 #pragma unroll
-    for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
+    for (int eight = 0; eight < 2; ++eight) {
+        const long long row = at.first + at.row + 8 * eight;
+        float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
+        if (!at.writes(eight)) continue;
 #pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            const int number = step * BOXES + box, half = number / UNITS, unit = number % UNITS;
-            if (half >= OWN_HALVES || (half > 0 && half >= halves)) break;
-            const Place at(tile, job, half);
-            if (!at.has(4 * unit)) continue;
-            const u32 rows = own_boxes(ring, cursor) + box * PARTS * BOX_BYTES + at.warp_row % HALF_M * 128;
-            // As 16-bit elements.
-            store_box(rows, new_stream, 2 * (at.column + unit * UNIT_N), at.first + at.warp_row);
+        for (int group = 0; group < OWN_N / 8; ++group) {
+            if (!at.has(group)) break;
+            const float* const pair = values + 4 * group + 2 * eight;
+            *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
         }
-    }
-    stores_commit();
-}
-
-// The stages that it came by, when it has gone from there.
-__device__ __forceinline__ void give_back_stream(Cursor& cursor, u32 empty) {
-    const int lane = threadIdx.x % 32;
-    if (lane == 0) stores_have_read();
-    __syncwarp();
-#pragma unroll
-    for (int step = 0; step < STREAM_STEPS; ++step, cursor.advance()) {
-        if (lane < CLUSTER) barrier_arrive(empty + 8 * cursor.stage, lane);
     }
 }
 
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const TensorMap& new_stream, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
-    const Before& before, Cursor& cursor, u32 ring, u32 full, u32 empty, u32 staging
+    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before,
+    Cursor& cursor, u32 ring, u32 full, u32 empty, u32 staging
 ) {
-    add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, staging);
+    add_stream(Place(tile, job, 0), halves, acc, cursor, ring, full, empty, staging);
 #if NORM
-    before.norm.tell_all(job, tile, halves, acc); // others wait for it
-#endif
-    store_stream(job, tile, new_stream, halves, cursor, ring);
-#if NORM
-    Norm::Vectors vectors;
-    vectors.load(job, Place(tile, job, 0));
-    Norm::Rows rows[OWN_HALVES];
+    // Others wait for this; what it takes until they have done their share is time to write the stream.
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        rows[half] = before.norm.hear(job, Place(tile, job, half));
-    }
-#pragma unroll
-    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        Norm::apply(Place(tile, job, half), rows[half], vectors, acc[half], staging);
+        before.norm.tell(job, Place(tile, job, half), acc[half]);
     }
 #endif
-    give_back_stream(cursor, empty);
+#pragma unroll
+    for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
+        write_stream(job, Place(tile, job, half), acc[half]);
+    }
 #if NORM
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        write_rounded(job.normed, job.columns, Place(tile, job, half), acc[half], staging);
+        const Place at(tile, job, half);
+        before.norm.apply(job, at, acc[half], staging);
+        write_rounded(job.normed, job.columns, at, acc[half], staging);
     }
 #endif
 }
@@ -316,8 +289,8 @@ __device__ __forceinline__ void finish(const Job&, const Place&, float (&acc)[OW
 
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
-    const Job& job, const TensorMap&, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2],
-    const Before& before, Cursor&, u32, u32, u32, u32 staging
+    const Job& job, const Tile& tile, int halves, float (&acc)[OWN_HALVES][OWN_N / 2], const Before& before, Cursor&,
+    u32, u32, u32, u32 staging
 ) {
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {

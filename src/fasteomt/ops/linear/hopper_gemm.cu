@@ -251,8 +251,7 @@ __device__ __forceinline__ void multiply_all(
     if (lane < CLUSTER) barrier_arrive(finished, lane);
 }
 
-__device__ __forceinline__ void
-consume(const Job& job, const TensorMap& new_stream, u32 ring, u32 full, u32 empty, u32 staging) {
+__device__ __forceinline__ void consume(const Job& job, u32 ring, u32 full, u32 empty, u32 staging) {
     // The shuffle tells the compiler that it is the same in a warp.
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
     const u32 own_staging = staging + threadIdx.x / 32 * 16 * UNIT_N * 2;
@@ -292,14 +291,13 @@ consume(const Job& job, const TensorMap& new_stream, u32 ring, u32 full, u32 emp
         } else {
             multiply_all<1>(acc, group, job.steps, leads, at, ring, full, empty);
         }
-        write(job, new_stream, tile, whole ? 2 : 1, acc, before, at, ring, full, empty, own_staging);
+        write(job, tile, whole ? 2 : 1, acc, before, at, ring, full, empty, own_staging);
     }
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS + COPIERS, 1) linear(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight,
-    const __grid_constant__ TensorMap stream, const __grid_constant__ TensorMap new_stream,
-    const __grid_constant__ Job job
+    const __grid_constant__ TensorMap stream, const __grid_constant__ Job job
 ) {
     extern __shared__ unsigned char memory[];
     __shared__ alignas(8) u64 barriers[2 * STAGES];
@@ -313,7 +311,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS
         prefetch_map(x);
         prefetch_map(weight);
         if (RESIDUAL) prefetch_map(stream);
-        if (RESIDUAL) prefetch_map(new_stream);
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(full + 8 * stage, 1);
             barrier_init(empty + 8 * stage, CLUSTER * READERS);
@@ -328,7 +325,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(CONSUMERS
         if (threadIdx.x == CONSUMERS) produce(x, weight, stream, job, ring, full, empty);
     } else {
         more_registers<232>();
-        consume(job, new_stream, ring, full, empty, staging);
+        consume(job, ring, full, empty, staging);
     }
     // The other block may still arrive at barriers here.
     if (CLUSTER > 1) meet_cluster();

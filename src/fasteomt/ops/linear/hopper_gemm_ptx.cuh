@@ -23,18 +23,6 @@ __device__ __forceinline__ void copy_box_to_all(u32 to, const TensorMap& map, in
                  : "memory");
 }
 
-// A box the other way, later.
-__device__ __forceinline__ void store_box(u32 from, const TensorMap& map, int column, int row) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
-                 "r"(column), "r"(row), "r"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all that this thread has committed have read what they store, whose place may be overwritten then.
-__device__ __forceinline__ void stores_have_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 // All threads of the cluster.
 __device__ __forceinline__ void meet_cluster() {
     if (CLUSTER > 1) {

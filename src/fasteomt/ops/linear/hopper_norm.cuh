@@ -33,7 +33,7 @@ struct Norm {
         launch = at.writes(0) ? launch_of(parts_of(job, at, 0) + at.column / OWN_N) + 1 : 0;
     }
 
-    // Into L2, so that `Vectors` needn't wait for memory.
+    // Into L2, so that `apply` needn't wait for memory.
     __device__ __forceinline__ static void fetch(const Job& job, const Place& at) {
         const int column = at.lane % UNITS * 32;
         const float* const vector = at.lane < UNITS ? job.gain : job.offset;
@@ -52,13 +52,6 @@ struct Norm {
         return sum + __shfl_xor_sync(~0u, sum, 2);
     }
 
-    __device__ __forceinline__ void
-    tell_all(const Job& job, const Tile& tile, int halves, const float (&values)[OWN_HALVES][OWN_N / 2]) const {
-#pragma unroll
-        for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-            tell(job, Place(tile, job, half), values[half]);
-        }
-    }
     __device__ __forceinline__ void tell(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) const {
         // Of both rows, each in two parts, so that additions needn't wait for one another. Beyond the last column
         // there are zeros.
@@ -90,12 +83,12 @@ struct Norm {
         }
     }
 
-    // By which a thread's two rows are normalised.
-    struct Rows {
-        float scale[2], shift[2];
-    };
-    // Of the four lanes that share rows, each hears every fourth part.
-    __device__ __forceinline__ Rows hear(const Job& job, const Place& at) const {
+    // Normalises a thread's two rows in place. Of the four lanes that share them, each hears every fourth part.
+    __device__ __forceinline__ void
+    apply(const Job& job, const Place& at, float (&values)[OWN_N / 2], u32 staging) const {
+        Columns gain, offset;
+        gain.load(job.gain, at);
+        offset.load(job.offset, at);
         Moments row[2] = {};
         for (int i = at.lane % 4; i < count(job) && at.writes(0); i += 4) {
             const Part* const parts[] = {parts_of(job, at, 0) + i, parts_of(job, at, at.writes(1)) + i};
@@ -105,37 +98,21 @@ struct Norm {
 #pragma unroll
             for (int eight = 0; eight < 2; ++eight) row[eight].merge({columns, heard[eight].x, heard[eight].y});
         }
-        Rows rows;
+        float scale[2], shift[2];
 #pragma unroll
         for (int eight = 0; eight < 2; ++eight) {
             row[eight].merge_with_lane(1);
             row[eight].merge_with_lane(2);
-            rows.scale[eight] = rsqrtf(row[eight].squares / job.columns + job.eps);
-            rows.shift[eight] = -row[eight].mean * rows.scale[eight];
+            scale[eight] = rsqrtf(row[eight].squares / job.columns + job.eps);
+            shift[eight] = -row[eight].mean * scale[eight];
         }
-        return rows;
-    }
-
-    // The norm's weight and bias.
-    struct Vectors {
-        Columns gain, offset;
-
-        __device__ __forceinline__ void load(const Job& job, const Place& at) {
-            gain.load(job.gain, at);
-            offset.load(job.offset, at);
-        }
-    };
-    // To the values of a thread's two rows, in place.
-    __device__ __forceinline__ static void apply(
-        const Place& at, const Rows& rows, const Vectors& vectors, float (&values)[OWN_N / 2], u32 staging
-    ) {
         constexpr int ROOM = 4; // of 32 columns that `staging` has for gain and offset
 #pragma unroll
         for (int from = 0; from < UNITS; from += ROOM) {
             __syncwarp(); // what was there before has been read
 #pragma unroll
             for (int i = from; i < UNITS && i < from + ROOM; ++i) {
-                store_shared(staging + 8 * (32 * (i - from) + at.lane), make_float2(vectors.gain.share[i], vectors.offset.share[i]));
+                store_shared(staging + 8 * (32 * (i - from) + at.lane), make_float2(gain.share[i], offset.share[i]));
             }
             __syncwarp();
 #pragma unroll
@@ -144,8 +121,8 @@ struct Norm {
 #pragma unroll
                 for (int eight = 0; eight < 2; ++eight) {
                     float* const pair = values + 4 * group + 2 * eight;
-                    pair[0] = fmaf(fmaf(pair[0], rows.scale[eight], rows.shift[eight]), two.x, two.y);
-                    pair[1] = fmaf(fmaf(pair[1], rows.scale[eight], rows.shift[eight]), two.z, two.w);
+                    pair[0] = fmaf(fmaf(pair[0], scale[eight], shift[eight]), two.x, two.y);
+                    pair[1] = fmaf(fmaf(pair[1], scale[eight], shift[eight]), two.z, two.w);
                 }
             }
         }
