@@ -48,9 +48,7 @@ def test_candidates_compile_to_hopper_instructions_without_spills(name: str) -> 
         assert "bytes smem" not in found.log, config
         code = sass(found.cubin)
         assert "UTMALDG.2D" in code and code.count("USETMAXREG") == 2
-        assert "LDL" not in code and "STL" not in code
-        # Only what blocks gather is for the whole GPU.
-        assert schedule.extra or not re.search(r"MEMBAR\.\w+\.GPU", code), config
+        assert "MEMBAR.ALL.GPU" not in code and "LDL" not in code and "STL" not in code
         # Scores in the step after the first and in the loop.
         kind = {BF16: ".BF16", FP16: ""}[problem.dtype]
         count = 12 if schedule.last == config.block_n else 8

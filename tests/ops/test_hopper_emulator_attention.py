@@ -9,7 +9,7 @@ import torch
 from hopper_emulator import Edit, emulator, fault_of, needs_compiler
 from torch import Tensor
 
-from fasteomt.ops.attention import Problem, cuda, reference
+from fasteomt.ops.attention import cuda, reference
 from fasteomt.ops.attention.cuda import Config
 from fasteomt.ops.rows import Rows
 
@@ -71,7 +71,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
     return reference.run(torch.cat((q, k, v), dim=1), out, case.heads, case.rows)
 
 
-def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = (), room: Tensor | None = None) -> str:
+def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = ()) -> str:
     """What is wrong with the kernel's result, or ''."""
     torch.manual_seed(0)
     width = case.heads * HEAD_DIM
@@ -80,8 +80,7 @@ def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = (), room: Tensor | 
     out = torch.zeros(case.rows.total, width, dtype=case.out_dtype or case.dtype)
     with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, seed, bug):
         patch.setattr(Config, "stages", case.stages)
-        options = {"config": case.config, "room": room}
-        fault = fault_of(lambda out: cuda.run(qkv, out, case.heads, case.rows, **options), out)
+        fault = fault_of(lambda out: cuda.run(qkv, out, case.heads, case.rows, config=case.config), out)
     if fault:
         return fault
     q, k, v = qkv.float().split(width, dim=1)
@@ -98,18 +97,8 @@ def test_computes_what_the_reference_does(name: str) -> None:
     assert not wrong(CASES[name])
 
 
-def test_launches_gather_anew() -> None:
-    """What blocks' extra warps have: nobody clears the room between launches."""
-    case = CASES["extra warps, blocks share a head"]
-    room = cuda.room_for(Problem(case.rows, case.heads, HEAD_DIM, case.dtype), torch.device("cpu"))
-    for seed in range(3):
-        assert not wrong(case, seed, room=room)
-        assert not room[: case.rows.crops * case.heads].any()
-
-
 BEYOND, EXTRA = CASES["rows beyond a crop"], CASES["extra warps, large scores"]
 SMALL, PAIRS = CASES["extra warps, small blocks"], CASES["pairs, extra warps"]
-SHARED = CASES["extra warps, blocks share a head"]
 SPANS = CASES["pairs in blocks that span heads and crops"]
 UNEVEN, POLYNOMIALS = CASES["pairs and one unit more"], CASES["pairs, polynomials, large scores"]
 BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
@@ -156,20 +145,6 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     "extra warps add values twice": (PAIRS, (("(values + c * 16 * ROW_BYTES)", "values"),)),
     "what extra warps leave is read before it is there": (EXTRA, (("    extra_sync();\n", ""),)),
     "the first extra warp adds for other queries": (EXTRA, (("sum * own[i % 2]", "sum * own[i / 2 % 2]"),)),
-    "blocks' extra warps have the same keys": (SHARED, ((" - EXTRA_WARPS * tile.share;", ";"),)),
-    "the last block has one block's keys": (
-        SHARED,
-        (("for (int share = 0; share < tile.shares; ++share)", "for (int share = 0; share < 1; ++share)"),),
-    ),
-    "who isn't last goes on": (
-        SHARED,
-        (
-            (
-                "if (!is_last(job.done + tile.pair, tile.shares)) return false;",
-                "is_last(job.done + tile.pair, tile.shares);",
-            ),
-        ),
-    ),
     "extra warps aren't waited for": (EXTRA, ((" + (tiles[i].extra > 0 ? EXTRA_WARPS : 0)", ""),)),
     "padding counts as keys": (BEYOND, (("if (key >= count) scores[i] = NOTHING;", ""),)),
     "results keep their old scale": (EXTRA, (("            total[half] *= shrink;\n", ""),)),

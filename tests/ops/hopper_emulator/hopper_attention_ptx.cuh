@@ -10,16 +10,6 @@ inline void extra_sync() { machine::meet_at_named_barrier(15, 96); }
 inline void in_use_until_here(float&) {}
 inline void in_use_until_here(u32&) {}
 
-inline bool is_last(u32* counter, int count) {
-    machine::pause();
-    u32 before = *counter;
-    machine::meet_warp();
-    if (threadIdx.x % machine::WARP == 0) *counter = before == static_cast<u32>(count - 1) ? 0 : before + 1;
-    machine::meet_warp();
-    return before == static_cast<u32>(count - 1);
-}
-inline float load_new(const float* from) { return *from; }
-
 inline bool __any_sync(u32, bool value) {
     u32 all[machine::WARP];
     machine::exchange(value, all);

@@ -2,7 +2,7 @@
 
 A block has up to `Config.warpgroups` x `Config.units` x 64 queries. For ViT-L and two crops of 1024 patches
 and 5 extras, 2 x 2 make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over
-take no block of their own: extra warps in the blocks of each head and crop do them, each for some keys.
+take no block of their own: extra warps in one block of each head and crop do them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _FILES = (
 )  # fmt: skip
 _ROW_BYTES = 2 * HEAD_DIM
 _EXTRA_QUERIES = 8  # of the extra warps
-_NUMBERS = (HEAD_DIM // 4 + 4) * 32  # what a warp has of them
-_PARTIAL_BYTES = 2 * _NUMBERS * 4  # what two of them leave to the third
+_PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to the third
 _BARRIER_BYTES = 8
 _STEP_OF_KEYS = 16  # that products of weights and values sum over
 _REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
@@ -118,7 +117,7 @@ class Schedule:
     """Who does what of a head and crop; `hopper_attention.cu` says how it reads these numbers.
 
     `units`: of 64 queries, dealt evenly to `tiles` blocks, unless blocks span heads; `extra`: queries of
-    extra warps, in all these blocks, or the one that has the first unit if blocks span heads.
+    extra warps, in the block that has the first unit.
     `steps`: blocks of keys, of which the first has `rest`, padded to `last`.
     """
 
@@ -191,13 +190,6 @@ def _time(target: Target, problem: Problem, config: Config) -> int:
     return most * math.ceil(pairs * schedule.units / blocks)
 
 
-def room_for(problem: Problem, device: torch.device) -> Tensor:
-    """Where blocks gather what their extra warps have, zeros: enough for any configuration. Launches that may
-    run at the same time need one each."""
-    pairs, units = problem.rows.crops * problem.heads, math.ceil(problem.rows.tokens / UNIT)
-    return torch.zeros(pairs * (1 + units * _NUMBERS), dtype=torch.int32, device=device)
-
-
 def run(
     qkv: Tensor,
     out: Tensor,
@@ -205,17 +197,14 @@ def run(
     rows: Rows,
     rotation: Rotation | None = None,
     config: Config | None = None,
-    room: Tensor | None = None,
 ) -> Tensor:
     """Write into `out` (rows.total, heads D), contiguous, and return it; qkv is contiguous. `config`: one of
-    `candidates`, the first if None; `room`: of `room_for`, a new one if None."""
+    `candidates`, the first if None."""
     assert rotation is None and qkv.is_contiguous() and out.is_contiguous()
     with torch.cuda.device(qkv.device):
         problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype, out_dtype=out.dtype)
         launch = _launch(problem, config, torch.cuda.current_device())
-        room = room_for(problem, qkv.device) if room is None else room
-        done, partials = room.data_ptr(), room[rows.crops * heads :].data_ptr()
-        job = struct.pack("@4P9i0P", out.data_ptr(), qkv.data_ptr(), partials, done, *launch.numbers)
+        job = struct.pack("@2P9i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
         maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
         hopper.launch(launch.kernel, launch.blocks, launch.threads, maps, job)
     return out

@@ -8,8 +8,7 @@
 //
 // The keys that fill no block come first, LAST of them after padding: so the loop has no masks. Up to 8 queries
 // that are left over by the units of 64 are the extra warps', beside the thread that copies: they take keys from
-// the same ring, so that nobody reads them a second time. All blocks of a head do so, each for some of the keys, and
-// the last one puts together what they have: so the extra warps keep up with the others.
+// the same ring, so that nobody reads them a second time, and each multiplies every third block.
 //
 // Defined by who compiles this:
 //   HEAD_DIM            64: a row of queries, keys or values is 128 bytes, one atom of the swizzle
@@ -49,25 +48,22 @@ constexpr float NOTHING = -3.0e38f; // the score of what is no key: its weight i
 struct Job {
     void* out;                 // (crops x tokens, heads x HEAD_DIM), contiguous
     const unsigned short* qkv; // (crops x tokens, 3 x heads x HEAD_DIM), contiguous
-    float* partials;           // of extra warps: of each head and crop a number for each lane, of each block that shares
-    u32* done;                 // of each head and crop: blocks that have left theirs there; 0 before and after
     int tokens, heads;         // tokens of a crop
     int tiles, units;          // blocks that share a head's queries, unless SPANS, and units of 64 that they have
     int each, more;            // if SPANS, units of a block, and how many blocks have one more
     int steps;                 // blocks of keys
-    int rest, extra;           // keys of the first one; queries of the extra warps
+    int rest, extra;           // keys of the first one; queries of the extra warps, beside a head's first units
 };
 
 // What a block has of one head and crop. If SPANS there may be a second one, with which the next begins.
 constexpr int TILES = 1 + SPANS;
 struct Tile {
-    int pair, head, crop, first_unit, units, extra;
-    int before;        // units that the block has of another one
-    int share, shares; // of extra warps' keys: this block's, and blocks that have one
+    int head, crop, first_unit, units, extra;
+    int before; // units that the block has of another one
 
     __device__ __forceinline__ Tile(const Job& job, int which) {
-        before = share = 0;
-        shares = 1;
+        int pair;
+        before = 0;
         if (SPANS) {
             const int block = blockIdx.x, first = block * job.each + min(block, job.more);
             const int all = job.each + (block < job.more);
@@ -81,16 +77,14 @@ struct Tile {
                 units = all - units;
             }
         } else {
-            share = blockIdx.x % job.tiles;
-            shares = job.tiles;
+            const int tile = blockIdx.x % job.tiles;
             pair = blockIdx.x / job.tiles;
-            first_unit = share * job.units / job.tiles;
-            units = (share + 1) * job.units / job.tiles - first_unit;
+            first_unit = tile * job.units / job.tiles;
+            units = (tile + 1) * job.units / job.tiles - first_unit;
         }
         head = pair % job.heads;
         crop = pair / job.heads;
-        // If SPANS, those of a head are not the same number.
-        extra = units > 0 && (!SPANS || first_unit == 0) ? job.extra : 0;
+        extra = first_unit == 0 && units > 0 ? job.extra : 0;
     }
     __device__ __forceinline__ int groups() const { return (units + UNITS - 1) / UNITS; }
 };

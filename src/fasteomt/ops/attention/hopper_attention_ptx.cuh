@@ -22,19 +22,6 @@ __device__ __forceinline__ void extra_sync() { asm volatile("bar.sync 15, 96;" :
 __device__ __forceinline__ void in_use_until_here(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 __device__ __forceinline__ void in_use_until_here(u32& value) { asm volatile("" : "+r"(value)::"memory"); }
 
-// Whether all `count` warps that count here have come, which happens once to each: this one is the last. It sees what
-// they stored before, by `load_new`. The counter starts and ends at 0.
-__device__ __forceinline__ bool is_last(u32* counter, int count) {
-    u32 before = 0;
-    __threadfence();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) before = atomicInc(counter, count - 1);
-    before = __shfl_sync(~0u, before, 0);
-    __threadfence();
-    return before == count - 1;
-}
-__device__ __forceinline__ float load_new(const float* from) { return __ldcg(from); }
-
 #define OUT "{" OUT_REGISTERS "}, {" OUT_A "}, " OUT_B ", add, 1, 1, 1"
 
 // scores (64, KEYS) += queries (64, 16) keys (KEYS, 16)^T, of shared memory by descriptor; the first product

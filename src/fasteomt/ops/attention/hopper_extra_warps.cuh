@@ -69,7 +69,7 @@ struct ExtraWarp {
         }
     }
 
-    // Every warp has seen other keys: all but the first leave what they have in shared memory, and the first adds it.
+    // Every warp has seen other keys: all but the first leave what they have at `partials`, and the first adds it.
     __device__ __forceinline__ void leave(u32 partials, int warp) const {
         const u32 to = partials + ((warp - 1) * NUMBERS * 32 + threadIdx.x % 32) * 4;
 #pragma unroll
@@ -82,45 +82,20 @@ struct ExtraWarp {
     }
     __device__ __forceinline__ void add_left(u32 partials, int warp) {
         const u32 from = partials + ((warp - 1) * NUMBERS * 32 + threadIdx.x % 32) * 4;
-        add([from](int i) { return load_shared_number(from + 128 * i); });
-    }
-    // What another one has, whose number `left(i)` gives.
-    template <class Left> __device__ __forceinline__ void add(const Left& left) {
         float own[2], other[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const float there = left(j), now = fminf(shift[j], there);
+            const float there = load_shared_number(from + 128 * j), now = fminf(shift[j], there);
             own[j] = power_of_two(now - shift[j]);
             other[j] = power_of_two(now - there);
             shift[j] = now;
-            total[j] = total[j] * own[j] + left(2 + j) * other[j];
+            total[j] = total[j] * own[j] + load_shared_number(from + 128 * (2 + j)) * other[j];
         }
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 4; ++i) {
             float& sum = out[i / 4][i % 4];
-            sum = sum * own[i % 2] + left(4 + i) * other[i % 2];
+            sum = sum * own[i % 2] + load_shared_number(from + 128 * (4 + i)) * other[i % 2];
         }
-    }
-
-    // The same among blocks, by way of memory: whether this one is the last, and has got all.
-    __device__ __forceinline__ bool gather(const Job& job, const Tile& tile) {
-        float* const all = job.partials + static_cast<long long>(tile.pair) * tile.shares * NUMBERS * 32 + threadIdx.x % 32;
-        float* const to = all + tile.share * NUMBERS * 32;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            to[32 * j] = shift[j];
-            to[32 * (2 + j)] = total[j];
-        }
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 4; ++i) to[32 * (4 + i)] = out[i / 4][i % 4];
-        if (!is_last(job.done + tile.pair, tile.shares)) return false;
-        // In the same order, whoever is the last.
-        *this = ExtraWarp{};
-        for (int share = 0; share < tile.shares; ++share) {
-            const float* const from = all + share * NUMBERS * 32;
-            add([from](int i) { return load_new(from + 32 * i); });
-        }
-        return true;
     }
 };
 
@@ -141,8 +116,7 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
         const int next_keys = step + 1 < job.steps ? ring.take() : 0, values = ring.take();
         const u32 first_keys = place(ring.address_of(keys), true);
         const u32 first_values = place(ring.address_of(values), false);
-        const int turn = step % (EXTRA_WARPS * tile.shares) - EXTRA_WARPS * tile.share;
-        const int count = turn != warp ? 0 : step == 0 ? job.rest : BLOCK_N;
+        const int count = step % EXTRA_WARPS != warp ? 0 : step == 0 ? job.rest : BLOCK_N;
         // Two chains at once, if there are registers: a warp has little else to do while it waits for one.
         int done = 0;
         for (; PRODUCER_REGISTERS >= 72 && count - done > 16; done += 32) {
@@ -162,7 +136,6 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
     if (warp > 0) return;
 #pragma unroll
     for (int other = 1; other < EXTRA_WARPS; ++other) state.add_left(partials, other);
-    if (tile.shares > 1 && !state.gather(job, tile)) return;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         float total = state.total[j];
