@@ -277,7 +277,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
     ),
     "the others' parts aren't waited for": (
         NORM,
-        (("wait_for_parts(parts, launch, heard);", "wait_for_parts(parts, launch - 1, heard);"),),
+        (("wait_for_parts(parts, launch, i < 4", "wait_for_parts(parts, launch - 1, i < 4"),),
     ),
     "launches have the same number": (NORM, ((" / OWN_N) + 1 : 0;", " / OWN_N) : 0;"),)),
     "only half of a row's lanes add": (NORM, (("row[eight].merge_with_lane(2);", ""),)),

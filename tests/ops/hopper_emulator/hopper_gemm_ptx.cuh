@@ -45,7 +45,12 @@ inline u32 launch_of(const Part* part) {
     machine::pause();
     return part->launch_of_mean;
 }
-inline void wait_for_parts(const Part* const (&from)[2], u32 launch, float2 (&heard)[2]) {
+struct Parts {};
+inline Parts look_at(const Part* const (&)[2]) {
+    machine::pause();
+    return {};
+}
+inline void wait_for_parts(const Part* const (&from)[2], u32 launch, Parts, float2 (&heard)[2]) {
     const Part* const a = from[0];
     const Part* const b = from[1];
     machine::wait_until([=] {

@@ -159,20 +159,21 @@ __device__ __forceinline__ void add_stream(
     }
 }
 
-__device__ __forceinline__ void write_stream(const Job& job, const Place& at, const float (&values)[OWN_N / 2]) {
+// One of the thread's two rows.
+__device__ __forceinline__ void
+write_stream(const Job& job, const Place& at, int eight, const float (&values)[OWN_N / 2]) {
+    const long long row = at.first + at.row + 8 * eight;
+    float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
+    if (!at.writes(eight)) return;
 #pragma unroll
-    for (int eight = 0; eight < 2; ++eight) {
-        const long long row = at.first + at.row + 8 * eight;
-        float* const out = static_cast<float*>(job.out) + row * job.out_stride + at.column + at.lane_column;
-        if (!at.writes(eight)) continue;
-#pragma unroll
-        for (int group = 0; group < OWN_N / 8; ++group) {
-            if (!at.has(group)) break;
-            const float* const pair = values + 4 * group + 2 * eight;
-            *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
-        }
+    for (int group = 0; group < OWN_N / 8; ++group) {
+        if (!at.has(group)) break;
+        const float* const pair = values + 4 * group + 2 * eight;
+        *reinterpret_cast<float2*>(out + 8 * group) = make_float2(pair[0], pair[1]);
     }
 }
+
+constexpr bool ASKS_EARLY = OWN_HALVES == 1; // for a norm, if registers allow
 
 // `halves`: of 64 rows that the part has.
 __device__ __forceinline__ void write(
@@ -186,16 +187,24 @@ __device__ __forceinline__ void write(
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         before.norm.tell(job, Place(tile, job, half), acc[half]);
     }
+    Norm::Asked asked;
 #endif
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
-        write_stream(job, Place(tile, job, half), acc[half]);
+        const Place at(tile, job, half);
+        write_stream(job, at, 0, acc[half]);
+#if NORM
+        // Answers come while the rest is written. Not earlier: others would not have told yet.
+        if (ASKS_EARLY) asked.ask(job, at);
+#endif
+        write_stream(job, at, 1, acc[half]);
     }
 #if NORM
 #pragma unroll
     for (int half = 0; half < OWN_HALVES && (half == 0 || halves > 1); ++half) {
         const Place at(tile, job, half);
-        before.norm.apply(job, at, acc[half], staging);
+        if (!ASKS_EARLY) asked.ask(job, at);
+        before.norm.apply(job, at, asked, acc[half], staging);
         write_rounded(job.normed, job.columns, at, acc[half], staging);
     }
 #endif

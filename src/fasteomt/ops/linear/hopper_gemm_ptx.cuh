@@ -92,17 +92,25 @@ __device__ __forceinline__ Part look_at(const Part* from) {
 
 __device__ __forceinline__ u32 launch_of(const Part* part) { return static_cast<u32>(look_at(part).mean >> 32); }
 
-// Until both have been told in this launch; mean and squares of each.
-__device__ __forceinline__ void wait_for_parts(const Part* const (&from)[2], u32 launch, float2 (&heard)[2]) {
+// Of two rows, whatever they are now.
+struct Parts {
     Part part[2];
-    bool told;
-    do {
-        part[0] = look_at(from[0]);
-        part[1] = look_at(from[1]);
-        told = true;
+};
+__device__ __forceinline__ Parts look_at(const Part* const (&from)[2]) {
+    return {{look_at(from[0]), look_at(from[1])}};
+}
+
+// Until both have been told in this launch: mean and squares of each. `seen` is what was there at some time before.
+__device__ __forceinline__ void
+wait_for_parts(const Part* const (&from)[2], u32 launch, Parts seen, float2 (&heard)[2]) {
+    const Part(&part)[2] = seen.part;
+    while (true) {
+        bool told = true;
 #pragma unroll
         for (const Part& one : part) told &= one.mean >> 32 == launch && one.squares >> 32 == launch;
-    } while (!told);
+        if (told) break;
+        seen = look_at(from);
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         heard[i].x = __uint_as_float(static_cast<u32>(part[i].mean));

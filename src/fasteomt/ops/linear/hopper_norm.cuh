@@ -83,18 +83,29 @@ struct Norm {
         }
     }
 
-    // Normalises a thread's two rows in place. Of the four lanes that share them, each hears every fourth part.
-    __device__ __forceinline__ void
-    apply(const Job& job, const Place& at, float (&values)[OWN_N / 2], u32 staging) const {
+    // What `apply` needs of memory: the norm's weight and bias, and a first look at what others have told.
+    struct Asked {
         Columns gain, offset;
-        gain.load(job.gain, at);
-        offset.load(job.offset, at);
+        Parts seen;
+
+        __device__ __forceinline__ void ask(const Job& job, const Place& at) {
+            gain.load(job.gain, at);
+            offset.load(job.offset, at);
+            const int i = min(at.lane % 4, count(job) - 1);
+            if (at.writes(0)) seen = look_at({parts_of(job, at, 0) + i, parts_of(job, at, at.writes(1)) + i});
+        }
+    };
+
+    // Normalises a thread's two rows in place. Of the four lanes that share them, each hears every fourth part.
+    __device__ __forceinline__ void apply(
+        const Job& job, const Place& at, const Asked& asked, float (&values)[OWN_N / 2], u32 staging
+    ) const {
         Moments row[2] = {};
         for (int i = at.lane % 4; i < count(job) && at.writes(0); i += 4) {
             const Part* const parts[] = {parts_of(job, at, 0) + i, parts_of(job, at, at.writes(1)) + i};
             const float columns = min(OWN_N, job.columns - i * OWN_N);
             float2 heard[2];
-            wait_for_parts(parts, launch, heard);
+            wait_for_parts(parts, launch, i < 4 ? asked.seen : look_at(parts), heard);
 #pragma unroll
             for (int eight = 0; eight < 2; ++eight) row[eight].merge({columns, heard[eight].x, heard[eight].y});
         }
@@ -112,7 +123,7 @@ struct Norm {
             __syncwarp(); // what was there before has been read
 #pragma unroll
             for (int i = from; i < UNITS && i < from + ROOM; ++i) {
-                store_shared(staging + 8 * (32 * (i - from) + at.lane), make_float2(gain.share[i], offset.share[i]));
+                store_shared(staging + 8 * (32 * (i - from) + at.lane), make_float2(asked.gain.share[i], asked.offset.share[i]));
             }
             __syncwarp();
 #pragma unroll
