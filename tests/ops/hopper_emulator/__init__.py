@@ -15,8 +15,8 @@ of arrivals or bytes, accesses out of bounds, operands that change under way, an
 before they are made or after their block has ended.
 
 What this can't show: that instructions and descriptors mean what we take them to mean, since kernel and model
-come from the same reading of the manual; weak memory order between warps; registers and
-time. Clusters run one after another. Only hardware can confirm the rest: `tests/gpu/test_gpu_*_cuda.py`.
+come from the same reading of the manual; weak memory order between warps; registers and time. Clusters run
+one after another. Only hardware can confirm the rest: `tests/gpu/test_gpu_*_cuda.py`.
 """
 
 from __future__ import annotations

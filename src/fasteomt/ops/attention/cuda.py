@@ -33,7 +33,7 @@ _PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to t
 _BARRIER_BYTES = 8
 _STEP_OF_KEYS = 16  # that products of weights and values sum over
 _REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
-_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 72  # at least, of threads that copy, and with extra warps beside them
+_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 72  # at least, of threads that copy, and of extra warps beside them
 _RING_BYTES = 112 * 1024  # at most: more would be ahead of what is used, and start later
 _PROCESSOR_SHARED = 228 * 1024  # of which each block takes 1024 bytes more than it asks for
 # Weights may reach 2 to this power, see `hopper_attention.cu`.

@@ -117,9 +117,9 @@ __device__ __forceinline__ void consume_extra(const Job& job, const Tile& tile, 
         const u32 first_keys = place(ring.address_of(keys), true);
         const u32 first_values = place(ring.address_of(values), false);
         const int count = step % EXTRA_WARPS != warp ? 0 : step == 0 ? job.rest : BLOCK_N;
-        // Two chains at once, if there are registers: a warp has little else to do while it waits for one.
+        // Two chains at once: a warp has little else to do while it waits for one.
         int done = 0;
-        for (; PRODUCER_REGISTERS >= 72 && count - done > 16; done += 32) {
+        for (; count - done > 16; done += 32) {
             state.add<2>(first_keys + done * ROW_BYTES, first_values + done * ROW_BYTES, count - done);
         }
         for (; count > done; done += 16) {
