@@ -183,6 +183,8 @@ class AttentionCase(_Case):
 
     def call(self, module: ModuleType, config: object) -> Call:
         p, options = self.job.problem, {} if config is None else {"config": config}
+        if hasattr(module, "room_for"):
+            options["room"] = module.room_for(p, self.qkv.device)
         found: Call = partial(_attend, module, (p.heads, p.rows, self.turn), options)
         return found
 

@@ -267,6 +267,11 @@ class Binder:
             out_dtype=self.out_dtype,
         )  # fmt: skip
         module, tuned = self.find(self.group, "attention", problem, rows)
+        if hasattr(module, "room_for"):
+            key = ("room", problem)
+            if key not in self.memory:
+                self.memory[key] = module.room_for(problem, self.device)
+            tuned = tuned | {"room": self.memory[key]}
         qkv = self.current.read(self.group, self.dtype)
         out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim, dtype=self.out_dtype)
 

@@ -10,6 +10,19 @@ inline void extra_sync() { machine::meet_at_named_barrier(15, 96); }
 inline void in_use_until_here(float&) {}
 inline void in_use_until_here(u32&) {}
 
+inline bool is_last(u32* counter, int count) {
+    const u32 last = count - 1;
+    u32 before = 0, all[machine::WARP];
+    machine::pause();
+    if (threadIdx.x % machine::WARP == 0) {
+        before = *counter;
+        *counter = before == last ? 0 : before + 1;
+    }
+    machine::exchange(before, all);
+    return all[0] == last;
+}
+inline float4 load_new(const float4* from) { return *from; }
+
 inline bool __any_sync(u32, bool value) {
     u32 all[machine::WARP];
     machine::exchange(value, all);
@@ -104,16 +117,3 @@ inline u32 transpose(u32 value) {
     }
     return out;
 }
-
-inline float saturated(float a, float b, float c) { return std::fmin(std::fmax(std::fma(a, b, c), 0.0f), 1.0f); }
-inline u32 bits_of(float value) {
-    u32 out;
-    memcpy(&out, &value, 4);
-    return out;
-}
-inline float float_of(u32 bits) {
-    float out;
-    memcpy(&out, &bits, 4);
-    return out;
-}
-

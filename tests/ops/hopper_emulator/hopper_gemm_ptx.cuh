@@ -24,8 +24,6 @@ inline void multiply(float (&acc)[OWN_N / 2], u64 a, u64 b) {
     machine::start_product({acc, OWN_N, a, b, Element::decode});
 }
 
-inline void store_shared(u32 address, float2 value) { store_as(address, value); }
-inline float4 load_shared_floats(u32 address) { return load_as<float4>(address); }
 
 struct alignas(16) Part {
     u32 mean, launch_of_mean, squares, launch_of_squares;

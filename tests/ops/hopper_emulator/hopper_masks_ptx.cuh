@@ -13,6 +13,5 @@ inline void multiply(float (&acc)[BLOCK_Q / 2], u64 a, u64 b) {
 
 inline float2 widen(u32 pair) { return {Element::decode(pair & 0xFFFF), Element::decode(pair >> 16)}; }
 
-inline void store_shared_word(u32 address, u32 value) { store_as(address, value); }
 inline u32 load_shared_word(u32 address) { return load_as<u32>(address); }
 

@@ -21,6 +21,7 @@ struct float2 {
     float x, y;
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 struct alignas(16) uint4 {
     u32 x, y, z, w;
@@ -138,6 +139,9 @@ template <typename T> void store_as(u32 address, const T& value) {
     machine::stored(address, sizeof value);
 }
 inline void store_shared(u32 address, float value) { store_as(address, value); }
+inline void store_shared(u32 address, float2 value) { store_as(address, value); }
+inline void store_shared(u32 address, float4 value) { store_as(address, value); }
+inline void store_shared_word(u32 address, u32 value) { store_as(address, value); }
 template <typename T> T load_as(u32 address) {
     T out;
     if (address % sizeof out) machine::fail("a load from an address that isn't aligned to its size");
@@ -149,3 +153,4 @@ template <typename T> T load_as(u32 address) {
 inline uint4 load_shared(u32 address) { return load_as<uint4>(address); }
 inline float load_shared_number(u32 address) { return load_as<float>(address); }
 inline float2 load_shared_pair(u32 address) { return load_as<float2>(address); }
+inline float4 load_shared_floats(u32 address) { return load_as<float4>(address); }

@@ -2,7 +2,7 @@
 
 A block has up to `Config.warpgroups` x `Config.units` x 64 queries. For ViT-L and two crops of 1024 patches
 and 5 extras, 2 x 2 make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over
-take no block of their own: extra warps in one block of each head and crop do them.
+take no block of their own: extra warps in the blocks of each head and crop do them, each for some keys.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FILES = (
 )  # fmt: skip
 _ROW_BYTES = 2 * HEAD_DIM
 _EXTRA_QUERIES = 8  # of the extra warps
-_PARTIAL_BYTES = 2 * (HEAD_DIM // 4 + 4) * 32 * 4  # what two of them leave to the third
+_EXTRA_BYTES = 3 * 8 * 512  # that these three keep in shared memory
+_PARTIAL = (HEAD_DIM // 16 + 1) * 32 * 4  # numbers that a block leaves
 _BARRIER_BYTES = 8
 _STEP_OF_KEYS = 16  # that products of weights and values sum over
 _REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
-_COPY_REGISTERS, _EXTRA_REGISTERS = 32, 72  # at least, of threads that copy, and of extra warps beside them
 _RING_BYTES = 112 * 1024  # at most: more would be ahead of what is used, and start later
 _PROCESSOR_SHARED = 228 * 1024  # of which each block takes 1024 bytes more than it asks for
 # Weights may reach 2 to this power, see `hopper_attention.cu`.
@@ -44,63 +44,50 @@ _MAX_ROWS = 1 << 24  # rows are int32 in the kernel, and so are the offsets with
 @dataclass(frozen=True)
 class Config:
     """`warpgroups`: of a block, at most; `block_n`: keys at a time; `units`: of 64 queries, that a warpgroup
-    has at most, 1 or 2 that take turns; `blocks`: that share a processor; `polynomials`: a
-    quarter of the exponentials are done by multiplications; `spans`: blocks may have units of two heads or
-    crops, which so are dealt evenly to all blocks."""
+    has at most, 1 or 2 that take turns."""
 
     warpgroups: int
     block_n: int
     units: int = 1
-    blocks: int = 1
-    polynomials: bool = False
-    spans: bool = False
-
-    @property
-    def most(self) -> int:
-        """Units of a block. A warpgroup's are of one head: of two, both may leave room for one."""
-        return self.warpgroups * self.units - (self.units - 1 if self.spans else 0)
 
     @property
     def threads(self) -> int:
         """With the warpgroup that copies."""
         return 128 * (self.warpgroups + 1)
 
-    def registers(self, extra: bool) -> tuple[int, int]:
+    @property
+    def registers(self) -> tuple[int, int]:
         """Of the threads that multiply and of the others, out of those that all of them start with."""
-        others = _EXTRA_REGISTERS if extra else _COPY_REGISTERS
         pool = self.launch_registers * (self.warpgroups + 1)
+        # Of extra warps, beside the thread that copies. Four warpgroups with 64 keys need the rest.
+        others = 32 if self.warpgroups == 4 else 40
         each = min(_MAX_REGISTERS, (pool - others) // self.warpgroups // 8 * 8)
         return each, min(self.launch_registers, pool - self.warpgroups * each)
 
     @property
     def launch_registers(self) -> int:
         """Of each thread at the start: the compiler's limit, which `__launch_bounds__` sets."""
-        return min(_MAX_REGISTERS, _REGISTERS // (self.blocks * self.threads) // 8 * 8)
+        return min(_MAX_REGISTERS, _REGISTERS // self.threads // 8 * 8)
 
-    @property
-    def stages(self) -> int:
-        """Of each ring: as many as fit, but no more than help."""
-        room = min(_RING_BYTES, _PROCESSOR_SHARED // self.blocks - 1024 - self._shared(0))
-        return room // (self._shared(1) - self._shared(0))
+    def stages(self, last: int) -> int:
+        """Of the ring: as many as fit, but no more than help. `last`: of `Schedule`."""
+        room = min(_RING_BYTES, _PROCESSOR_SHARED - 1024 - self._shared(last, 0))
+        return room // (self._shared(last, 1) - self._shared(last, 0))
 
-    @property
-    def shared(self) -> int:
+    def shared(self, last: int) -> int:
         """Dynamic shared memory, bytes, 1024 of them to align the ring."""
-        return self._shared(self.stages)
+        return self._shared(last, self.stages(last))
 
-    def _shared(self, stages: int) -> int:
-        all_stages = stages * (2 if self.spans else 1)
-        tiles = (self.warpgroups * self.units * UNIT + all_stages * self.block_n) * _ROW_BYTES
-        return tiles + _PARTIAL_BYTES + (2 * all_stages + 1) * _BARRIER_BYTES + 1024
+    def _shared(self, last: int, stages: int) -> int:
+        tiles = (self.warpgroups * self.units * UNIT + stages * max(self.block_n, last)) * _ROW_BYTES
+        return tiles + _EXTRA_BYTES + (2 * stages + 1) * _BARRIER_BYTES + 1024
 
 
 # The likely best first, where they need equally long by `_time`. Fewer than 64 keys at a time are for want of
 # registers: their scores wait for shared memory, of which every product reads the queries anew.
 _CONFIGS = (
+    Config(4, 64),
     Config(2, 64, 2),
-    Config(2, 64, 2, polynomials=True),
-    Config(2, 64, 2, spans=True),
-    Config(2, 48, 1, 2),
     Config(4, 48),
     Config(3, 96),
     Config(2, 160),
@@ -116,9 +103,9 @@ _CANDIDATES, _WORTH_TIMING = 3, 1.5  # how many, and how much longer than the be
 class Schedule:
     """Who does what of a head and crop; `hopper_attention.cu` says how it reads these numbers.
 
-    `units`: of 64 queries, dealt evenly to `tiles` blocks, unless blocks span heads; `extra`: queries of
-    extra warps, in the block that has the first unit.
-    `steps`: blocks of keys, of which the first has `rest`, padded to `last`.
+    `units`: of 64 queries, dealt evenly to `tiles` blocks; `extra`: queries of these blocks' extra warps.
+    `steps`: blocks of keys, of which the first has `rest`, padded to `last`: those that fill no block, and a
+    block of them if they are few.
     """
 
     units: int
@@ -136,15 +123,13 @@ class Schedule:
         rest = (tokens - 1) % config.block_n + 1
         last = math.ceil(rest / _STEP_OF_KEYS) * _STEP_OF_KEYS
         steps = math.ceil(tokens / config.block_n)
-        return cls(units, math.ceil(units / config.most), extra, steps, rest, last)
+        if steps > 1 and last == _STEP_OF_KEYS:
+            steps, rest, last = steps - 1, rest + config.block_n, last + config.block_n
+        return cls(units, math.ceil(units / (config.warpgroups * config.units)), extra, steps, rest, last)
 
     def units_of(self, tile: int) -> range:
         """As the kernel deals them."""
         return range(tile * self.units // self.tiles, (tile + 1) * self.units // self.tiles)
-
-    def blocks(self, pairs: int, config: Config) -> int:
-        """For `pairs` of a head and a crop."""
-        return math.ceil(pairs * self.units / config.most) if config.spans else pairs * self.tiles
 
 
 def unsupported(target: Target, problem: Problem) -> str | None:
@@ -172,22 +157,32 @@ def candidates(target: Target, problem: Problem) -> tuple[Config, ...]:
 
 
 def _fits(config: Config, tokens: int) -> bool:
-    """Whether a thread has registers for a step: scores, the weights of the step before, and the result."""
+    """Whether a thread has registers for the step after the first: its scores, the first one's weights, and
+    the result."""
     schedule = Schedule.of(tokens, config)
-    if config.spans and schedule.units < config.most:
-        return False  # a block would span more than two
-    registers, _ = config.registers(schedule.extra > 0)
-    return _FIRST_REGISTER + config.units * (config.block_n * 3 // 4 + HEAD_DIM // 2) < registers
+    most = max(config.block_n, schedule.last)
+    needed = config.units * (config.block_n // 2 + most // 4 + HEAD_DIM // 2)
+    return _FIRST_REGISTER + needed < config.registers[0]
 
 
 def _time(target: Target, problem: Problem, config: Config) -> int:
     """Of the processor that has most to do, in units of 64 queries: a guess, all units taken as alike."""
     schedule = Schedule.of(problem.rows.tokens, config)
+    blocks = problem.rows.crops * problem.heads * schedule.tiles
+    return math.ceil(blocks / target.processors) * math.ceil(schedule.units / schedule.tiles)
+
+
+def room_for(problem: Problem, device: torch.device) -> Tensor:
+    """Where blocks gather what their extra warps have, zeros: enough for any configuration. Launches that may
+    run at the same time need one each."""
+    counters, blocks = _room(problem)
+    return torch.zeros(counters + blocks * _PARTIAL, dtype=torch.int32, device=device)
+
+
+def _room(problem: Problem) -> tuple[int, int]:
+    """Counters, one for each head and crop, up to where the rest is aligned; blocks, with one unit each."""
     pairs = problem.rows.crops * problem.heads
-    blocks = schedule.blocks(pairs, config)
-    rounds, left = divmod(blocks, config.blocks * target.processors)
-    most = rounds * config.blocks + math.ceil(left / target.processors)
-    return most * math.ceil(pairs * schedule.units / blocks)
+    return math.ceil(pairs / 4) * 4, pairs * math.ceil(problem.rows.tokens / UNIT)
 
 
 def run(
@@ -197,14 +192,18 @@ def run(
     rows: Rows,
     rotation: Rotation | None = None,
     config: Config | None = None,
+    room: Tensor | None = None,
 ) -> Tensor:
     """Write into `out` (rows.total, heads D), contiguous, and return it; qkv is contiguous. `config`: one of
-    `candidates`, the first if None."""
+    `candidates`, the first if None; `room`: of `room_for`, a new one if None."""
     assert rotation is None and qkv.is_contiguous() and out.is_contiguous()
     with torch.cuda.device(qkv.device):
         problem = Problem(rows, heads, out.shape[1] // heads, qkv.dtype, out_dtype=out.dtype)
         launch = _launch(problem, config, torch.cuda.current_device())
-        job = struct.pack("@2P9i0P", out.data_ptr(), qkv.data_ptr(), *launch.numbers)
+        room = room_for(problem, qkv.device) if room is None else room
+        counters, _ = _room(problem)
+        pointers = out.data_ptr(), qkv.data_ptr(), room[counters:].data_ptr(), room.data_ptr()
+        job = struct.pack("@4P6i0P", *pointers, *launch.numbers)
         maps = [nvrtc.tensor_map(qkv, (size, HEAD_DIM)) for size in launch.boxes]
         hopper.launch(launch.kernel, launch.blocks, launch.threads, maps, job)
     return out
@@ -228,16 +227,13 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
     config = config or candidates(Target.of(torch.device("cuda", device)), problem)[0]
     tokens, heads = problem.rows.tokens, problem.heads
     plan = Schedule.of(tokens, config)
-    pairs = problem.rows.crops * heads
-    blocks = plan.blocks(pairs, config)
-    each, more = divmod(pairs * plan.units, blocks)
     kernel = _kernel(config, problem.dtype, plan.last, plan.extra > 0, problem.out_dtype, device)
     return _Launch(
         kernel,
-        blocks,
+        problem.rows.crops * heads * plan.tiles,
         config.threads,
         (UNIT, config.block_n, plan.last),
-        (tokens, heads, plan.tiles, plan.units, each, more, plan.steps, plan.rest, plan.extra),
+        (tokens, heads, plan.tiles, plan.units, plan.steps, plan.rest),
     )
 
 
@@ -245,7 +241,7 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
 def _kernel(
     config: Config, dtype: torch.dtype, last: int, extra: bool, out_dtype: torch.dtype | None, device: int
 ) -> nvrtc.Kernel:
-    return nvrtc.load(compiled(config, dtype, last, extra, out_dtype), "attention", config.shared)
+    return nvrtc.load(compiled(config, dtype, last, extra, out_dtype), "attention", config.shared(last))
 
 
 def compiled(
@@ -253,21 +249,18 @@ def compiled(
 ) -> nvrtc.Binary:
     """The kernel's machine code for `Schedule.last` keys in the first block, with or without extra warps;
     needs no GPU."""
-    registers, others = config.registers(extra)
+    registers, others = config.registers
     values: dict[str, object] = {
         "HEAD_DIM": HEAD_DIM,
         "OUT_TYPE": hopper.TYPES[out_dtype or dtype],
         "WARPGROUPS": config.warpgroups,
-        "BLOCKS": config.blocks,
         "UNITS": config.units,
-        "SPANS": int(config.spans),
         "BLOCK_N": config.block_n,
         "LAST": last,
-        "STAGES": config.stages,
+        "STAGES": config.stages(last),
         "EXTRA": int(extra),
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": others,
-        "POLYNOMIALS": int(config.polynomials),
         "SLACK": _SLACK[dtype],
         **hopper.operands("BLOCK", "scores", config.block_n // 2),
         **hopper.operands("LAST", "scores", last // 2),

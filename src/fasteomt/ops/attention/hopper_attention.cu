@@ -1,26 +1,26 @@
 // Attention for Hopper (sm_90a): softmax(q k^T / sqrt(HEAD_DIM)) v within each crop, heads of 64 features.
 //
-// A block has up to WARPGROUPS x UNITS x 64 queries of one head and crop, or two. One thread copies all keys and values
+// A block has up to WARPGROUPS x UNITS x 64 queries of one head and crop. One thread copies all keys and values
 // of them into a ring of STAGES, BLOCK_N rows at a time. Each warpgroup goes over them on its own. With two units of 64
 // queries it takes turns: while tensor cores do the products of one, it does the exponentials of the other. With one
 // unit, tensor cores sum up the values of one block of keys during the exponentials of the next, whose scores it has
 // to wait for; so it is other warpgroups that keep them busy then.
 //
-// The keys that fill no block come first, LAST of them after padding: so the loop has no masks. Up to 8 queries
-// that are left over by the units of 64 are the extra warps', beside the thread that copies: they take keys from
-// the same ring, so that nobody reads them a second time, and each multiplies every third block.
+// The keys that fill no block come first, LAST of them after padding: so the loop has no masks. If they are few, a
+// block's keys come with them, since a step takes its time even for few. Up to 8 queries that are left over by the units
+// of 64 are the extra warps', beside the thread that copies: they take keys from the same ring, so that nobody reads
+// them a second time. All blocks of a head do so, each warp for some of the keys, and the last block puts together what
+// they have.
 //
 // Defined by who compiles this:
 //   HEAD_DIM            64: a row of queries, keys or values is 128 bytes, one atom of the swizzle
-//   WARPGROUPS, BLOCKS  warpgroups of a block that multiply; blocks that are to fit a multiprocessor
+//   WARPGROUPS          of a block that multiply
 //   UNITS               of a warpgroup, at most: 1 or 2
-//   SPANS               1 if a block's units may be of two heads or crops, each with a ring of its own, or 0
-//   BLOCK_N, LAST       keys at a time, a multiple of 16; of the first block, after padding
-//   STAGES              stages of a ring
+//   BLOCK_N, LAST       keys at a time, a multiple of 16; of the first block, after padding, which may be more
+//   STAGES              of the ring
 //   EXTRA               1 for extra warps, or 0
 //   CONSUMER_REGISTERS  of a warpgroup's threads; PRODUCER_REGISTERS: of the others'
 //   TYPE, OUT_TYPE      bf16 or f16, as PTX writes it: of queries, keys and values, and of results
-//   POLYNOMIALS         1 to have a quarter of the exponentials done by multiplications, or 0
 //   SLACK               weights may reach 2^SLACK: that and a row's sums are finite, in TYPE and in fp32
 //   BLOCK_..., LAST_... operands of products, as ops/hopper.py writes them, whose sums are BLOCK_N or LAST `scores`
 //   OUT_...             of those whose sums are `out` and whose A are four registers
@@ -28,10 +28,11 @@
 #include "hopper_attention_ptx.cuh"
 #include "hopper_tiles.cuh"
 
-constexpr int UNIT = 64, ROW_BYTES = HEAD_DIM * 2, UNIT_BYTES = UNIT * ROW_BYTES, STAGE_BYTES = BLOCK_N * ROW_BYTES;
+constexpr int UNIT = 64, ROW_BYTES = HEAD_DIM * 2, UNIT_BYTES = UNIT * ROW_BYTES;
+constexpr int MOST_KEYS = LAST > BLOCK_N ? LAST : BLOCK_N, STAGE_BYTES = MOST_KEYS * ROW_BYTES;
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
-// What each extra warp but the first leaves to that: NUMBERS a lane.
-constexpr int EXTRA_WARPS = 3, NUMBERS = HEAD_DIM / 4 + 4, PARTIAL_BYTES = (EXTRA_WARPS - 1) * NUMBERS * 32 * 4;
+// What an extra warp has in shared memory, see hopper_extra_warps.cuh.
+constexpr int EXTRA_WARPS = 3, EXTRA_BYTES = 8 * 512;
 // Scores are in units of log2: exp(x) = 2^(x log2(e)).
 constexpr float SCALE = 1.4426950408889634f / 8.0f;
 static_assert(HEAD_DIM == 64, "SCALE and a row's bytes are those of 64 features");
@@ -48,43 +49,25 @@ constexpr float NOTHING = -3.0e38f; // the score of what is no key: its weight i
 struct Job {
     void* out;                 // (crops x tokens, heads x HEAD_DIM), contiguous
     const unsigned short* qkv; // (crops x tokens, 3 x heads x HEAD_DIM), contiguous
+    float4* partials;          // what each block's extra warps leave
+    u32* done;                 // of each head and crop: blocks that have left it; 0 before and after
     int tokens, heads;         // tokens of a crop
-    int tiles, units;          // blocks that share a head's queries, unless SPANS, and units of 64 that they have
-    int each, more;            // if SPANS, units of a block, and how many blocks have one more
+    int tiles, units;          // blocks that share a head's queries, and units of 64 that they have
     int steps;                 // blocks of keys
-    int rest, extra;           // keys of the first one; queries of the extra warps, beside a head's first units
+    int rest;                  // keys of the first one
 };
 
-// What a block has of one head and crop. If SPANS there may be a second one, with which the next begins.
-constexpr int TILES = 1 + SPANS;
+// What a block has of one head and crop, of which it is block `share`.
 struct Tile {
-    int head, crop, first_unit, units, extra;
-    int before; // units that the block has of another one
+    int pair, head, crop, share, first_unit, units;
 
-    __device__ __forceinline__ Tile(const Job& job, int which) {
-        int pair;
-        before = 0;
-        if (SPANS) {
-            const int block = blockIdx.x, first = block * job.each + min(block, job.more);
-            const int all = job.each + (block < job.more);
-            pair = first / job.units;
-            first_unit = first % job.units;
-            units = min(all, job.units - first_unit);
-            if (which == 1) {
-                ++pair;
-                first_unit = 0;
-                before = units;
-                units = all - units;
-            }
-        } else {
-            const int tile = blockIdx.x % job.tiles;
-            pair = blockIdx.x / job.tiles;
-            first_unit = tile * job.units / job.tiles;
-            units = (tile + 1) * job.units / job.tiles - first_unit;
-        }
+    __device__ __forceinline__ explicit Tile(const Job& job) {
+        share = blockIdx.x % job.tiles;
+        pair = blockIdx.x / job.tiles;
         head = pair % job.heads;
         crop = pair / job.heads;
-        extra = first_unit == 0 && units > 0 ? job.extra : 0;
+        first_unit = share * job.units / job.tiles;
+        units = (share + 1) * job.units / job.tiles - first_unit;
     }
     __device__ __forceinline__ int groups() const { return (units + UNITS - 1) / UNITS; }
 };
@@ -124,7 +107,7 @@ put(const TensorMap& block_rows, const TensorMap& last_rows, const Job& job, con
         barrier_arrive_expecting(barrier, LAST * ROW_BYTES);
         copy_box(ring.address(), last_rows, column, row + (job.steps - 1) * BLOCK_N, barrier);
     } else {
-        barrier_arrive_expecting(barrier, STAGE_BYTES);
+        barrier_arrive_expecting(barrier, BLOCK_N * ROW_BYTES);
         copy_box(ring.address(), block_rows, column, row + (step - 1) * BLOCK_N, barrier);
     }
     ring.at.advance();
@@ -132,26 +115,16 @@ put(const TensorMap& block_rows, const TensorMap& last_rows, const Job& job, con
 
 __device__ __forceinline__ void produce(
     const TensorMap& unit_rows, const TensorMap& block_rows, const TensorMap& last_rows, const Job& job,
-    const Tile (&tiles)[TILES], Ring (&rings)[TILES], u32 queries, u32 queries_full
+    const Tile& tile, Ring ring, u32 queries, u32 queries_full
 ) {
-    barrier_arrive_expecting(queries_full, (tiles[TILES - 1].before + tiles[TILES - 1].units) * UNIT_BYTES);
-#pragma unroll
-    for (const Tile& tile : tiles) {
-        for (int unit = 0; unit < tile.units; ++unit) {
-            const int row = tile.crop * job.tokens + (tile.first_unit + unit) * UNIT;
-            copy_box(
-                queries + (tile.before + unit) * UNIT_BYTES, unit_rows, tile.head * HEAD_DIM, row, queries_full
-            );
-        }
+    barrier_arrive_expecting(queries_full, tile.units * UNIT_BYTES);
+    for (int unit = 0; unit < tile.units; ++unit) {
+        const int row = tile.crop * job.tokens + (tile.first_unit + unit) * UNIT;
+        copy_box(queries + unit * UNIT_BYTES, unit_rows, tile.head * HEAD_DIM, row, queries_full);
     }
-    // Tiles side by side: one waits for the other no longer than rings are full.
     for (int step = 0; step <= job.steps; ++step) {
-#pragma unroll
-        for (int i = 0; i < TILES; ++i) {
-            if (tiles[i].units == 0) continue;
-            if (step < job.steps) put(block_rows, last_rows, job, tiles[i], rings[i], step, 1);
-            if (step > 0) put(block_rows, last_rows, job, tiles[i], rings[i], step - 1, 2);
-        }
+        if (step < job.steps) put(block_rows, last_rows, job, tile, ring, step, 1);
+        if (step > 0) put(block_rows, last_rows, job, tile, ring, step - 1, 2);
     }
 }
 
@@ -163,8 +136,8 @@ template <int COUNT, class Type, int ALL> __device__ __forceinline__ Type (&firs
     return reinterpret_cast<Type(&)[COUNT]>(array);
 }
 
-using Scores = float[BLOCK_N / 2];
-using Weights = u32[BLOCK_N / 4];
+using Scores = float[MOST_KEYS / 2];
+using Weights = u32[MOST_KEYS / 4];
 
 // Up to 64 queries of a warpgroup, which are at `queries` in shared memory.
 struct Unit {
@@ -256,9 +229,9 @@ struct Single {
         multiply_commit();
         turns.pass();
         multiply_wait<1>();
-        in_use_until_here(scores);
+        in_use_until_here(first_of<BLOCK_N / 2>(scores));
         ring.give_back(keys);
-        unit.state.weigh(scores);
+        unit.state.weigh(first_of<BLOCK_N / 2>(scores));
         // Waiting here, not later, is a branch that keeps the compiler from moving exponentials behind what follows.
         next = ring.take();
         unit.values_are_added();
@@ -316,7 +289,7 @@ struct Pair {
         if constexpr (FIRST) {
             unit.state.weigh_first(first_of<LAST / 2>(scores[which]), job.rest);
         } else {
-            unit.state.weigh(scores[which], unit.queries, ring.address_of(keys));
+            unit.state.weigh(first_of<BLOCK_N / 2>(scores[which]), unit.queries, ring.address_of(keys));
         }
         unit.pack_weights<FIRST ? LAST : BLOCK_N>(scores[which]);
     }
@@ -422,7 +395,7 @@ consume(
     constexpr int COUNT = sizeof units.units / sizeof(Unit);
     const int warp = threadIdx.x / 32 % 4;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) units.units[i].queries = queries + (tile.before + first + i) * UNIT_BYTES;
+    for (int i = 0; i < COUNT; ++i) units.units[i].queries = queries + (first + i) * UNIT_BYTES;
     barrier_wait(queries_full, 0);
     units.run(job, ring);
     // Other warps of the group have read their queries, too, where results go now.
@@ -439,7 +412,7 @@ consume(
 #include "hopper_extra_warps.cuh"
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention(
     const __grid_constant__ TensorMap unit_rows, const __grid_constant__ TensorMap block_rows,
     const __grid_constant__ TensorMap last_rows, const __grid_constant__ Job job
 ) {
@@ -447,66 +420,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     let_next_start();
     // Swizzling goes by address: boxes start at multiples of 1024 bytes.
     const u32 queries = (shared_address(memory) + 1023) & ~1023u;
-    const u32 stages = queries + WARPGROUPS * UNITS * UNIT_BYTES, partials = stages + TILES * STAGES * STAGE_BYTES;
-    const u32 barriers = partials + PARTIAL_BYTES, queries_full = barriers + TILES * 16 * STAGES;
-    const auto ring = [&](int tile) {
-        const u32 full = barriers + tile * 16 * STAGES;
-        return Ring{stages + tile * STAGES * STAGE_BYTES, full, full + 8 * STAGES};
-    };
-#if SPANS
-    const Tile tiles[TILES] = {Tile(job, 0), Tile(job, 1)};
-    Ring rings[TILES] = {ring(0), ring(1)};
-#else
-    const Tile tiles[TILES] = {Tile(job, 0)};
-    Ring rings[TILES] = {ring(0)};
-#endif
+    const u32 stages = queries + WARPGROUPS * UNITS * UNIT_BYTES, of_extra = stages + STAGES * STAGE_BYTES;
+    const u32 full = of_extra + EXTRA_WARPS * EXTRA_BYTES, empty = full + 8 * STAGES, queries_full = empty + 8 * STAGES;
+    const Ring ring{stages, full, empty};
+    const Tile tile(job);
     if (threadIdx.x == CONSUMERS) {
         prefetch_map(unit_rows);
         prefetch_map(block_rows);
         prefetch_map(last_rows);
         barrier_init(queries_full, 1);
-#pragma unroll
-        for (int i = 0; i < TILES; ++i) {
-            const int arrivals = 4 * tiles[i].groups() + (tiles[i].extra > 0 ? EXTRA_WARPS : 0);
-            if (arrivals == 0) continue;
-            for (int stage = 0; stage < STAGES; ++stage) {
-                barrier_init(rings[i].full + 8 * stage, 1);
-                barrier_init(rings[i].empty + 8 * stage, arrivals);
-            }
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(full + 8 * stage, 1);
+            barrier_init(empty + 8 * stage, 4 * tile.groups() + (EXTRA ? EXTRA_WARPS : 0));
         }
         barriers_ready();
     }
     __syncthreads();
     wait_for_inputs();
     // The shuffle tells the compiler that it is the same in a warp.
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    if (group == WARPGROUPS) {
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp >= CONSUMERS / 32) {
         fewer_registers<PRODUCER_REGISTERS>();
-        if (threadIdx.x == CONSUMERS) {
-            produce(unit_rows, block_rows, last_rows, job, tiles, rings, queries, queries_full);
-        }
+        if (warp == CONSUMERS / 32) {
+            if (threadIdx.x == CONSUMERS) {
+                produce(unit_rows, block_rows, last_rows, job, tile, ring, queries, queries_full);
+            }
 #if EXTRA
-        if (threadIdx.x >= CONSUMERS + 32) {
-            // At most one tile starts with a head's first units.
-            const int which = tiles[0].extra > 0 ? 0 : TILES - 1;
-            const Tile tile(job, which);
-            if (tile.extra > 0) consume_extra(job, tile, ring(which), partials);
-        }
+        } else {
+            consume_extra(job, tile, ring, of_extra);
 #endif
+        }
     } else {
         more_registers<CONSUMER_REGISTERS>();
-        const bool second = SPANS && group >= tiles[0].groups();
-        const Tile tile(job, second);
-        // Dealt evenly, within a tile.
-        const int own = second ? group - tiles[0].groups() : group, groups = tile.groups();
-        if (own >= groups) return;
-        const int first = own * tile.units / groups, count = (own + 1) * tile.units / groups - first;
-        // None between warpgroups with one unit and with two, whose turns differ, nor with those of another tile.
-        const bool alike = !SPANS && tile.units == groups * UNITS;
+        const int group = warp / 4, groups = tile.groups();
+        if (group >= groups) return;
+        // Dealt evenly.
+        const int first = group * tile.units / groups, count = (group + 1) * tile.units / groups - first;
+        // None between warpgroups with one unit and with two, whose turns differ.
+        const bool alike = tile.units == groups * UNITS;
         const Turns turns{alike ? group : 0, alike ? groups : 1};
 #if UNITS == 2
-        if (count == 2) consume(Pair{{}, turns}, job, tile, group, first, ring(second), queries, queries_full);
+        if (count == 2) consume(Pair{{}, turns}, job, tile, group, first, ring, queries, queries_full);
 #endif
-        if (count == 1) consume(Single{{}, turns}, job, tile, group, first, ring(second), queries, queries_full);
+        if (count == 1) consume(Single{{}, turns}, job, tile, group, first, ring, queries, queries_full);
     }
 }

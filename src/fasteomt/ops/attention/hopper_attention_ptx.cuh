@@ -106,12 +106,15 @@ __device__ __forceinline__ u32 transpose(u32 value) {
     return out;
 }
 
-// a b + c, no less than 0 and no more than 1.
-__device__ __forceinline__ float saturated(float a, float b, float c) {
-    float out;
-    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(a), "f"(b), "f"(c));
-    return out;
+// Whether all `count` warps that count here have come, which happens once to each: this one is the last. It sees what
+// they stored before, by `load_new`. The counter starts and ends at 0.
+__device__ __forceinline__ bool is_last(u32* counter, int count) {
+    u32 before = 0;
+    __threadfence();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) before = atomicInc(counter, count - 1);
+    before = __shfl_sync(~0u, before, 0);
+    __threadfence();
+    return before == count - 1;
 }
-__device__ __forceinline__ u32 bits_of(float value) { return __float_as_uint(value); }
-__device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
-
+__device__ __forceinline__ float4 load_new(const float4* from) { return __ldcg(from); }

@@ -18,21 +18,6 @@ __device__ __forceinline__ u32 place(u32 rows, bool down) {
     return rows + row * ROW_BYTES + ((chunk ^ (row & 7)) * 16);
 }
 
-// 2^(x scale + shift) by multiplications, which there is more room for than for MUFU's exponentials: at least 2^-64
-// and at most 2^64, within 8e-5 of the exact value, less than rounding to 16 bits adds.
-static_assert(SLACK < 64, "what is too large must show");
-constexpr float ROUNDS = 12582912.0f; // 3 2^22: numbers near it are whole, and end in their difference's bits
-__device__ __forceinline__ float polynomial(float x, float scale, float shift) {
-    // From 0 to 1, for exponents from -64 to 64. A power of 2 scales without rounding.
-    const float place = saturated(x, scale / 128.0f, shift / 128.0f + 0.5f);
-    const float whole = fmaf(place, 128.0f, ROUNDS - 64.0f);
-    const float rest = fmaf(place, 128.0f, ROUNDS - 64.0f - whole); // -0.5 to 0.5
-    float out = fmaf(0.05517166906f, rest, 0.2426111222f);
-    out = fmaf(out, rest, 0.6932609855f);
-    out = fmaf(out, rest, 0.9999280735f);
-    return float_of(bits_of(out) + (bits_of(whole) << 23));
-}
-
 // What one thread of a warpgroup has of its warp's 16 rows: rows lane / 4 and 8 further, and of each 8 columns
 // (keys, or features of `out`) 2 beside one another: number 4 g + 2 h + i is column 8 g + 2 (lane % 4) + i of
 // row lane / 4 + 8 h. Products read weights, two packed in a register, in the same order.
@@ -76,13 +61,8 @@ struct Softmax {
 #pragma unroll
         for (int i = 0; i < COUNT; i += 2) {
             const int half = i / 2 % 2;
-            // Of each 32 keys the last 8.
-            const bool multiplies = POLYNOMIALS && i / 4 % 4 == 3;
 #pragma unroll
-            for (int j = i; j < i + 2; ++j) {
-                scores[j] = multiplies ? polynomial(scores[j], SCALE, shift[half])
-                                       : power_of_two(fmaf(scores[j], SCALE, shift[half]));
-            }
+            for (int j = i; j < i + 2; ++j) scores[j] = power_of_two(fmaf(scores[j], SCALE, shift[half]));
             sums[half] += scores[i] + scores[i + 1];
         }
     }

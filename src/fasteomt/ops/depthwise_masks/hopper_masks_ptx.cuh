@@ -36,10 +36,6 @@ __device__ __forceinline__ float2 widen(u32 pair) {
     }
 }
 
-__device__ __forceinline__ void store_shared_word(u32 address, u32 value) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
 __device__ __forceinline__ u32 load_shared_word(u32 address) {
     u32 v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");

@@ -56,19 +56,6 @@ __device__ __forceinline__ void multiply(float (&acc)[OWN_N / 2], u64 a, u64 b) 
     asm volatile(MULTIPLY(OWN_N, 1, OF_SHARED(OWN)) : OWN_SUMS : "l"(a), "l"(b) : "memory");
 }
 
-__device__ __forceinline__ void store_shared(u32 address, float2 v) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
-}
-
-__device__ __forceinline__ float4 load_shared_floats(u32 address) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
-
 // What a block tells others of a row: two numbers, each beside the number of the launch that it is of, so that one
 // access brings both and nobody needs a fence.
 struct alignas(16) Part {
