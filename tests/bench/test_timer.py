@@ -123,9 +123,9 @@ def test_compiling_and_capturing_are_told_apart_from_the_times() -> None:
 def test_warm_up_lasts_until_times_have_settled() -> None:
     clock = FakeClock()
     # 5 ms at first, falling to 1 ms by the third second
-    found = one(clock, taking(clock, lambda: max(1e-3, 5e-3 - clock.time * 4e-3 / 3)), seconds=0.5)
+    found = one(clock, taking(clock, lambda: max(1e-3, 5e-3 - clock.time * 4e-3 / 3)), seconds=1.2)
     assert found.steady
-    assert 3 <= found.warm_up_s < 5
+    assert 3 <= found.warm_up_s < 4.8
     assert found.samples == pytest.approx([1e-3] * 3)
 
 
@@ -140,7 +140,7 @@ def test_times_that_never_settle_are_marked() -> None:
     costs = itertools.cycle([1e-3] * 100 + [2e-3] * 100)
     found = one(clock, taking(clock, lambda: next(costs)), seconds=0.5)
     assert not found.steady
-    assert 5.0 <= found.warm_up_s < 6.0
+    assert 2.0 <= found.warm_up_s < 2.5
 
 
 def test_candidates_take_turns_and_the_first_changes() -> None:

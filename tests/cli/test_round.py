@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fasteomt.bench.results import Measured, load, problems
+from fasteomt.bench.results import Measured, load, problems, save
 from fasteomt.cli.round import finish, options
 from fasteomt.errors import FastEomtError, InputError
 
@@ -27,6 +27,10 @@ def rows(median: float) -> list[Measured]:
     ]
 
 
+def rows_of_four_crops() -> list[Measured]:
+    return [row.model_copy(update={"crops": 4}) for row in reversed(rows(2.0))]
+
+
 def test_results_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     finish(out, rows=rows(2.0), **ROUND)
@@ -41,7 +45,7 @@ def test_results_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFix
 def test_contradictions_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(FastEomtError, match="not written"):
         finish(tmp_path / "results.json", rows=rows(9.0), **ROUND)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["results.partial.json"]
 
 
 def test_options_are_those_of_every_round() -> None:
@@ -65,26 +69,40 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     assert [row.median for row in run.rows] == [row.median for row in rows(3.0)]
 
 
-def test_an_interruption_stays_one_where_nothing_can_be_kept(tmp_path: Path) -> None:
-    (tmp_path / "results.partial.json").write_text("not results")
+def test_each_row_is_kept_at_once(tmp_path: Path) -> None:
+    """A process may be ended so that it can't do anything any more."""
+    kept = tmp_path / "results.partial.json"
 
-    def broken() -> Iterator[Measured]:
-        yield from rows(3.0)
-        raise KeyboardInterrupt
+    def looked_at() -> Iterator[Measured]:
+        for number, row in enumerate(rows(2.0) + rows_of_four_crops(), 1):
+            yield row
+            # The first has a ratio to the second.
+            assert len(load(kept).runs[0].rows) == number if number > 1 else not kept.exists()
 
-    with pytest.raises(KeyboardInterrupt):
-        finish(tmp_path / "results.json", rows=broken(), **ROUND)
-    assert (tmp_path / "results.partial.json").read_text() == "not results"
+    finish(tmp_path / "results.json", rows=looked_at(), **ROUND)
+    assert not kept.exists()
 
 
+def test_what_is_kept_of_another_gpu_stays(tmp_path: Path) -> None:
+    out, kept = tmp_path / "results.json", tmp_path / "results.partial.json"
+    finish(out, rows=rows(2.0), **ROUND)
+    found = load(out)
+    (run,) = found.runs
+    other = run.model_copy(update={"env": run.env.model_copy(update={"gpu": "another one"})})
+    save(kept, found.model_copy(update={"runs": (other,)}))
+    finish(out, rows=rows(2.0), **ROUND)
+    assert [each.env.gpu for each in load(kept).runs] == ["another one"]
+
+
+@pytest.mark.parametrize("name", ["results.json", "results.partial.json"])
 @pytest.mark.parametrize("what", ["a folder", "another file"])
-def test_a_place_for_results_is_looked_at_before_measuring(tmp_path: Path, what: str) -> None:
-    out = tmp_path / "results.json"
-    out.mkdir() if what == "a folder" else out.write_text("{}")
+def test_a_place_for_results_is_looked_at_before_measuring(tmp_path: Path, what: str, name: str) -> None:
+    place = tmp_path / name
+    place.mkdir() if what == "a folder" else place.write_text("{}")
 
     def never() -> Iterator[Measured]:
         raise AssertionError("measured")
         yield
 
-    with pytest.raises(InputError):
-        finish(out, rows=never(), **ROUND)
+    with pytest.raises(InputError, match=name):
+        finish(tmp_path / "results.json", rows=never(), **ROUND)

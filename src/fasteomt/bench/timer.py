@@ -34,7 +34,7 @@ _SLICES = 4  # turns of each candidate in a round
 _STEADY_WINDOWS = 4
 _STEADY = 0.01  # relative spread of the last windows of a warm-up that is over
 _ESTIMATES = 5  # passes
-_LONGEST_WARM_UP = 10  # times `seconds`
+_LONGEST_WARM_UP = 4  # times `seconds`: what varies for good, as under a limit of power, never settles
 _SHORTEST_GRAPH_S = 2e-3  # shorter replays would measure how fast the host launches graphs
 _UNJOINED_S, _UNJOINED_SHARE = 5e-3, 0.05
 
@@ -200,7 +200,7 @@ def measure(
         mode: 'graph': CUDA events around replays of one graph that holds a call on every input set; 'calls':
             events around back-to-back calls; 'sync': the host's clock around one synchronised call at a time.
             On the CPU, 'calls' and 'sync', both by the host's clock.
-        seconds: timed per candidate and round; also the shortest warm-up, and a tenth of the longest.
+        seconds: timed per candidate and round; also the shortest warm-up, and a quarter of the longest.
         clock: stands in for the device.
 
     Returns:

@@ -23,7 +23,7 @@ from fasteomt.files import require_file
 from fasteomt.gates.verdict import Verdict
 from fasteomt.stacks import Stack
 
-BESIDE = ("graph_bf16", "eager_bf16")  # peers that every round shows
+BESIDE = ("graph_bf16", "eager_bf16")  # peers that every round shows, at the first of its work
 TWO_CROPS = ((2, 1),)
 
 
@@ -35,7 +35,8 @@ def measure_change(
     Args:
         against: the peer that ratios are to; by default they are to the parent's stack, and round 1's, whose
             parent is plain fp32, to `eager_bf16`.
-        work: crops of a frame and frames a replay, each of which is measured.
+        work: crops of a frame and frames a replay, each of which is measured; the peers of `BESIDE` at the
+            first alone, unless ratios are to one of them.
     """
     folder = Path(script).resolve().parent
     p = options(folder.name.partition("_")[0], title, "vitl16,vitb16")
@@ -53,15 +54,16 @@ def measure_change(
         own, parent = stack_of(folder), patch_of(folder).PARENT
         stacks = [own] if parent is None else [stack_of(folder.parent / parent), own]
         baseline = against or ("eager_bf16" if parent is None else stacks[0].name)
-        subjects: list[str | Stack] = [*stacks, *([against] if against else []), *BESIDE]
+        subjects: list[str | Stack] = [*stacks, *([against] if against else [])]
         seconds = 0.2 if args.quick else 1.0
         ceilings = measure_ceilings(device, seconds=seconds) if device.type == "cuda" else None
         for name in args.model.split(","):
             checkpoint = resolve(name)
             model = checkpoint.spec.short_name
-            for crops, frames in work:
+            for number, (crops, frames) in enumerate(work):
+                beside = [name for name in BESIDE if number == 0 or name == baseline]
                 yield from model_rows(
-                    checkpoint, model, device, subjects,
+                    checkpoint, model, device, [*subjects, *beside],
                     crops=crops, frames=frames, ceilings=ceilings, seconds=seconds, baseline=baseline,
                 )  # fmt: skip
             for stack in stacks:

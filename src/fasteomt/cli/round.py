@@ -6,7 +6,8 @@ import argparse
 import logging
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +15,22 @@ import torch
 from rich.table import Table
 
 from fasteomt.bench import environment
-from fasteomt.bench.results import GateRecord, Measured, RoundResults, Run, check, problems, save
+from fasteomt.bench.results import (
+    Environment,
+    GateRecord,
+    Measured,
+    RoundResults,
+    Run,
+    check,
+    load,
+    problems,
+    save,
+)
 from fasteomt.bench.rows import units
+from fasteomt.bench.schema import compared
 from fasteomt.cli.output import output
 from fasteomt.cli.script import OneLineParser
-from fasteomt.errors import FastEomtError
+from fasteomt.errors import FastEomtError, InputError
 
 logger = logging.getLogger(__name__)
 
@@ -57,42 +69,60 @@ def finish(
 ) -> RoundResults:
     """Measure the rows, write them as this GPU's run of a round's results, and print them.
 
-    What was measured before a failure or an interruption is written beside `out`, as '<stem>.partial.json'.
+    Meanwhile, what is measured is kept beside `out`, as '<stem>.partial.json': it is there still after a
+    failure, an interruption, or the process's end.
 
     Raises:
         FastEomtError: the figures contradict one another; nothing is written.
     """
     command = shlex.join(["python", f"{round_name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
-    def results_of(rows: Iterable[Measured]) -> RoundResults:
-        run = Run.build(environment.current(device), command, rows, gates)
+    def results_of(rows: Iterable[Measured], where: Environment) -> RoundResults:
+        run = Run.build(where, command, rows, gates)
         return RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
 
-    check(out, round_name)  # before anything is measured
+    kept = out.with_name(f"{out.stem}.partial.json")
+    for path in (out, kept):
+        check(path, round_name)  # before anything is measured
     measured: list[Measured] = []
+    started = environment.current(device)
     try:
         for row in rows:
             measured.append(row)
+            if complete := _with_baselines(measured):
+                save(kept, results_of(complete, started))
     except BaseException:
         if measured:
-            _keep(out.with_name(f"{out.stem}.partial.json"), results_of(measured))
+            logger.warning("%s: %d rows measured until now", kept, len(measured))
         raise
-    results = results_of(measured)
+    results = results_of(measured, environment.current(device))
     wrong = problems(results)
     if wrong:
-        raise FastEomtError(f"{out}: not written: {wrong[0]}")
+        raise FastEomtError(f"{out}: not written: {wrong[0]}: {kept} has the figures")
     save(out, results)
+    _remove_run(kept, started.gpu)
     show(results.runs[0])
     return results
 
 
-def _keep(path: Path, results: RoundResults) -> None:
-    """Write what there is of an interrupted run; a failure to do so must not hide why it was interrupted."""
-    try:
-        save(path, results)
-        logger.warning("%s: %d rows measured until now", path, len(results.runs[0].rows))
-    except FastEomtError as error:
-        logger.warning("what was measured until now is lost: %s", error)
+def _with_baselines(rows: Sequence[Measured]) -> list[Measured]:
+    """Without rows whose baseline is still to come."""
+    found = []
+    for row in rows:
+        with suppress(InputError):
+            compared(row, rows)
+            found.append(row)
+    return found
+
+
+def _remove_run(path: Path, gpu: str) -> None:
+    """Of a GPU, from a file of results; the file goes with the last one."""
+    if path.exists():
+        found = load(path)
+        others = tuple(run for run in found.runs if run.env.gpu != gpu)
+        path.unlink()
+        if others:
+            save(path, found.model_copy(update={"runs": others}))
 
 
 def show(run: Run) -> None:
