@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fasteomt.bench.results import Measured, load, problems, save
+from fasteomt.bench.results import GateRecord, Measured, load, problems
+from fasteomt.cli import round as round_module
 from fasteomt.cli.round import finish, options
 from fasteomt.errors import FastEomtError, InputError
 
@@ -31,6 +32,10 @@ def rows_of_four_crops() -> list[Measured]:
     return [row.model_copy(update={"crops": 4}) for row in reversed(rows(2.0))]
 
 
+def kept_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.partial"))
+
+
 def test_results_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     finish(out, rows=rows(2.0), **ROUND)
@@ -45,7 +50,7 @@ def test_results_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFix
 def test_contradictions_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(FastEomtError, match="not written"):
         finish(tmp_path / "results.json", rows=rows(9.0), **ROUND)
-    assert [path.name for path in tmp_path.iterdir()] == ["results.partial.json"]
+    assert list(tmp_path.iterdir()) == kept_in(tmp_path) and len(load(kept_in(tmp_path)[0]).runs[0].rows) == 2
 
 
 def test_options_are_those_of_every_round() -> None:
@@ -53,7 +58,9 @@ def test_options_are_those_of_every_round() -> None:
     assert (args.model, args.quick, args.out, args.device) == ("vitl16", True, Path("r.json"), "auto")
 
 
-def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
+def test_what_was_measured_before_an_interruption_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "results.json"
     finish(out, rows=rows(2.0), **ROUND)
     before = out.read_bytes()
@@ -65,44 +72,74 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         finish(out, rows=broken(), **ROUND)
     assert out.read_bytes() == before
-    (run,) = load(tmp_path / "results.partial.json").runs
+    (kept,) = kept_in(tmp_path)
+    (run,) = load(kept).runs
     assert [row.median for row in run.rows] == [row.median for row in rows(3.0)]
+    assert f"{kept}: 2 rows" in caplog.text
+    # Later runs leave it alone.
+    content = kept.read_bytes()
+    finish(out, rows=rows(2.0), **ROUND)
+    assert kept.read_bytes() == content
 
 
 def test_each_row_is_kept_at_once(tmp_path: Path) -> None:
     """A process may be ended so that it can't do anything any more."""
-    kept = tmp_path / "results.partial.json"
 
     def looked_at() -> Iterator[Measured]:
         for number, row in enumerate(rows(2.0) + rows_of_four_crops(), 1):
             yield row
             # The first has a ratio to the second.
-            assert len(load(kept).runs[0].rows) == number if number > 1 else not kept.exists()
+            found = [len(load(kept).runs[0].rows) for kept in kept_in(tmp_path)]
+            assert found == ([number] if number > 1 else [])
 
     finish(tmp_path / "results.json", rows=looked_at(), **ROUND)
-    assert not kept.exists()
+    assert not kept_in(tmp_path)
 
 
-def test_what_is_kept_of_another_gpu_stays(tmp_path: Path) -> None:
-    out, kept = tmp_path / "results.json", tmp_path / "results.partial.json"
-    finish(out, rows=rows(2.0), **ROUND)
-    found = load(out)
-    (run,) = found.runs
-    other = run.model_copy(update={"env": run.env.model_copy(update={"gpu": "another one"})})
-    save(kept, found.model_copy(update={"runs": (other,)}))
-    finish(out, rows=rows(2.0), **ROUND)
-    assert [each.env.gpu for each in load(kept).runs] == ["another one"]
+def test_a_run_goes_on_where_nothing_can_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, results: object) -> None:
+        if path.suffix == ".partial":
+            raise InputError(f"{path}: no space left")
+        real(path, results)  # type: ignore[arg-type]
+
+    real = round_module.save
+    monkeypatch.setattr(round_module, "save", full)
+    out = tmp_path / "results.json"
+    finish(out, rows=rows(2.0) + rows_of_four_crops(), **ROUND)
+    assert len(load(out).runs[0].rows) == 4
+    assert caplog.text.count("can't be kept") == 1
 
 
-@pytest.mark.parametrize("name", ["results.json", "results.partial.json"])
+def test_ratios_of_ratios_wait_for_all_they_are_to(tmp_path: Path) -> None:
+    first, second = rows(2.0)
+    third = second.model_copy(update={"stack": "compile_reduce_overhead", "baseline": "graph_bf16"})
+    finish(tmp_path / "results.json", rows=[third, first, second], **ROUND)
+    assert len(load(tmp_path / "results.json").runs[0].rows) == 3
+
+
+def test_gates_may_come_one_by_one(tmp_path: Path) -> None:
+    facts = {"checkpoint": "c", "clip": "c", "passed": True, "values": {"cosine": 1.0}}
+    gate = GateRecord(gate="M", model="m", plan="0123456789ab", **facts)
+    finish(tmp_path / "results.json", rows=rows(2.0), gates=iter([gate]), **ROUND)
+    assert load(tmp_path / "results.json").runs[0].gates == (gate,)
+
+
+@pytest.mark.parametrize("name", [".", "/"])
+def test_what_is_no_file_is_named(name: str) -> None:
+    with pytest.raises(InputError):
+        finish(Path(name), rows=rows(2.0), **ROUND)
+
+
 @pytest.mark.parametrize("what", ["a folder", "another file"])
-def test_a_place_for_results_is_looked_at_before_measuring(tmp_path: Path, what: str, name: str) -> None:
-    place = tmp_path / name
-    place.mkdir() if what == "a folder" else place.write_text("{}")
+def test_a_place_for_results_is_looked_at_before_measuring(tmp_path: Path, what: str) -> None:
+    out = tmp_path / "results.json"
+    out.mkdir() if what == "a folder" else out.write_text("{}")
 
     def never() -> Iterator[Measured]:
         raise AssertionError("measured")
         yield
 
-    with pytest.raises(InputError, match=name):
-        finish(tmp_path / "results.json", rows=never(), **ROUND)
+    with pytest.raises(InputError):
+        finish(out, rows=never(), **ROUND)

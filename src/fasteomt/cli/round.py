@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 import torch
 from rich.table import Table
@@ -22,7 +23,6 @@ from fasteomt.bench.results import (
     RoundResults,
     Run,
     check,
-    load,
     problems,
     save,
 )
@@ -69,60 +69,78 @@ def finish(
 ) -> RoundResults:
     """Measure the rows, write them as this GPU's run of a round's results, and print them.
 
-    Meanwhile, what is measured is kept beside `out`, as '<stem>.partial.json': it is there still after a
-    failure, an interruption, or the process's end.
+    Meanwhile, what is measured is kept in a file of its own beside `out`, '<name>.<start>-<number>.partial':
+    it is there still after a failure, an interruption, or the process's end.
 
     Raises:
-        FastEomtError: the figures contradict one another; nothing is written.
+        FastEomtError: the figures contradict one another, or can't be written.
     """
     command = shlex.join(["python", f"{round_name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    gates = tuple(gates)
 
     def results_of(rows: Iterable[Measured], where: Environment) -> RoundResults:
         run = Run.build(where, command, rows, gates)
         return RoundResults(round=round_name, title=title, kind=kind, parent=parent, runs=(run,))
 
-    kept = out.with_name(f"{out.stem}.partial.json")
-    for path in (out, kept):
-        check(path, round_name)  # before anything is measured
-    measured: list[Measured] = []
+    check(out, round_name)  # before anything is measured
     started = environment.current(device)
+    kept = _Kept(out, started.date)
+    measured: list[Measured] = []
     try:
         for row in rows:
             measured.append(row)
-            if complete := _with_baselines(measured):
-                save(kept, results_of(complete, started))
+            kept.write(results_of(_with_baselines(measured), started))
+        results = results_of(measured, environment.current(device))
+        wrong = problems(results)
+        if wrong:
+            raise FastEomtError(f"{out}: not written: {wrong[0]}")
+        save(out, results)
     except BaseException:
-        if measured:
-            logger.warning("%s: %d rows measured until now", kept, len(measured))
+        if kept.rows:
+            logger.warning("%s: %d rows, all that was measured until now", kept.path, kept.rows)
         raise
-    results = results_of(measured, environment.current(device))
-    wrong = problems(results)
-    if wrong:
-        raise FastEomtError(f"{out}: not written: {wrong[0]}: {kept} has the figures")
-    save(out, results)
-    _remove_run(kept, started.gpu)
+    kept.remove()
     show(results.runs[0])
     return results
 
 
+class _Kept:
+    """The file of what a run has measured so far. That it can't be written mustn't end the run."""
+
+    def __init__(self, out: Path, start: str) -> None:
+        self.path = out.with_name(f"{out.name}.{start.replace(':', '')}-{uuid4().hex[:8]}.partial")
+        self.rows = 0  # in the file
+        self._works = True
+
+    def write(self, results: RoundResults) -> None:
+        rows = len(results.runs[0].rows)
+        if not (self._works and rows):
+            return
+        try:
+            save(self.path, results)
+            self.rows = rows
+        except FastEomtError as error:
+            self._works = False
+            logger.warning("what is measured can't be kept meanwhile: %s", error)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
 def _with_baselines(rows: Sequence[Measured]) -> list[Measured]:
     """Without rows whose baseline is still to come."""
-    found = []
-    for row in rows:
+
+    def is_there(row: Measured) -> bool:
         with suppress(InputError):
-            compared(row, rows)
-            found.append(row)
+            compared(row, found)
+            return True
+        return False
+
+    found, before = list(rows), len(rows) + 1
+    while len(found) < before:  # a row that goes may have been another one's baseline
+        before, found = len(found), [row for row in found if is_there(row)]
     return found
-
-
-def _remove_run(path: Path, gpu: str) -> None:
-    """Of a GPU, from a file of results; the file goes with the last one."""
-    if path.exists():
-        found = load(path)
-        others = tuple(run for run in found.runs if run.env.gpu != gpu)
-        path.unlink()
-        if others:
-            save(path, found.model_copy(update={"runs": others}))
 
 
 def show(run: Run) -> None:
