@@ -111,6 +111,18 @@ def test_large_scores(keys: float, dtype: torch.dtype, target: Target) -> None:
         case.check(config)
 
 
+@pytest.mark.parametrize("tokens", [(1024, 5), (1024, 105)], ids=str)
+def test_a_crop_spoils_no_other(tokens: tuple[int, int], target: Target) -> None:
+    """The first one's last keys are padded: the next one's rows lie there."""
+    case = Case(Problem(Rows(2, *tokens), 16, 64, BF16))
+    sane, own = case.qkv.clone(), slice(case.rows.tokens)
+    for config in cuda.candidates(target, case.problem):
+        case.qkv.copy_(sane)
+        before = case.run(config)[own].clone()
+        case.qkv[case.rows.tokens :] = float("inf")
+        assert torch.equal(case.run(config)[own], before), config
+
+
 def test_a_captured_launch_works_on_new_inputs() -> None:
     case, other = (Case(Problem(Rows(2, 1024, 5), 16, 64, BF16), seed) for seed in range(2))
     case.run()

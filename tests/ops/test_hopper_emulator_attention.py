@@ -97,6 +97,26 @@ def test_launches_gather_anew() -> None:
         assert not room[: case.rows.crops * case.heads].any()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["rows beyond a crop", "extra warps, small blocks", "extra warps, three crops", "pairs, extra warps"],
+)
+def test_a_crop_spoils_no_other(name: str) -> None:
+    """The first one's last keys are padded: the next one's rows lie there."""
+    case, width = CASES[name], CASES[name].heads * HEAD_DIM
+    torch.manual_seed(0)
+    qkv = torch.randn(case.rows.total, 3 * width).to(case.dtype)
+    found = []
+    for value in (1.0, float("inf")):
+        qkv[case.rows.tokens :] = value
+        out = torch.zeros(case.rows.total, width, dtype=case.out_dtype or case.dtype)
+        with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, 0, ()):
+            patch.setattr(Config, "stages", lambda self, last: case.stages)
+            cuda.run(qkv, out, case.heads, case.rows, config=case.config)
+        found.append(out[: case.rows.tokens].clone())
+    assert found[0].isfinite().all() and torch.equal(*found)
+
+
 BEYOND, EXTRA = CASES["rows beyond a crop"], CASES["extra warps, large scores"]
 SHARED = CASES["extra warps, blocks share a head"]
 SMALL, PAIRS = CASES["extra warps, small blocks"], CASES["pairs, extra warps"]
@@ -163,6 +183,7 @@ BUGS: dict[str, tuple[Case, tuple[Edit, ...]]] = {
         (("if (i / 2 * 8 + key >= count)", "if (i / 2 * 8 + key >= count + 8)"),),
     ),
     "extra warps aren't waited for": (EXTRA, ((" + (EXTRA ? EXTRA_WARPS : 0)", ""),)),
+    "padding is not cleared": (PAIRS, (("    clear_padding(job, ring);\n", ""),)),
     "padding counts as keys": (BEYOND, (("if (key >= count) scores[i] = NOTHING;", ""),)),
     "results keep their old scale": (EXTRA, (("            total[half] *= shrink;\n", ""),)),
     "no warpgroup has the first turn": (BEYOND, (("        turns.begin();\n", ""),)),

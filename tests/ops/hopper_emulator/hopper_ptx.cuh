@@ -3,6 +3,7 @@
 
 #include "machine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -47,13 +48,16 @@ struct f16 {
         const u32 wide = (bits & 0x7FFF) << 13;
         float out;
         memcpy(&out, &wide, 4);
-        return std::copysign(out * 0x1p112f, bits & 0x8000 ? -1.0f : 1.0f);
+        out *= 0x1p112f;
+        if ((bits & 0x7C00) == 0x7C00) out = bits & 0x3FF ? NAN : INFINITY;
+        return std::copysign(out, bits & 0x8000 ? -1.0f : 1.0f);
     }
     static u16 encode(float value) {
         const float narrow = std::fabs(value) * 0x1p-112f;
         u32 bits;
         memcpy(&bits, &narrow, 4);
-        return (bits + 0xFFF + (bits >> 13 & 1)) >> 13 | (std::signbit(value) ? 0x8000 : 0);
+        const u32 rounded = std::isnan(value) ? 0x7E00 : std::min((bits + 0xFFF + (bits >> 13 & 1)) >> 13, 0x7C00u);
+        return rounded | (std::signbit(value) ? 0x8000 : 0);
     }
 };
 using Element = TYPE;

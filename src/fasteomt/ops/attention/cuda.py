@@ -180,9 +180,10 @@ def room_for(problem: Problem, device: torch.device) -> Tensor:
 
 
 def _room(problem: Problem) -> tuple[int, int]:
-    """Counters, one for each head and crop, up to where the rest is aligned; blocks, with one unit each."""
-    pairs = problem.rows.crops * problem.heads
-    return math.ceil(pairs / 4) * 4, pairs * math.ceil(problem.rows.tokens / UNIT)
+    """Counters, one for each head and crop, up to where the rest is aligned; and blocks with extra warps."""
+    pairs, tokens = problem.rows.crops * problem.heads, problem.rows.tokens
+    schedules = [Schedule.of(tokens, config) for config in _CONFIGS if _fits(config, tokens)]
+    return math.ceil(pairs / 4) * 4, pairs * max(each.tiles if each.extra else 0 for each in schedules)
 
 
 def run(
@@ -232,7 +233,7 @@ def _launch(problem: Problem, config: Config | None, device: int) -> _Launch:
         kernel,
         problem.rows.crops * heads * plan.tiles,
         config.threads,
-        (UNIT, config.block_n, plan.last),
+        (UNIT, config.block_n, plan.rest),
         (tokens, heads, plan.tiles, plan.units, plan.steps, plan.rest),
     )
 

@@ -95,6 +95,16 @@ struct Ring {
     }
 };
 
+// The rows that pad the first step's values are zeros: weights of 0 would not do where another crop's rows are infinite.
+__device__ __forceinline__ void clear_padding(const Job& job, const Ring& ring) {
+    const int i = threadIdx.x, stage = job.steps > 1 ? 2 : 1;
+    static_assert(16 * ROW_BYTES / 16 <= THREADS, "one store each");
+    if (i < (LAST - job.rest) * (ROW_BYTES / 16)) {
+        store_shared(ring.address_of(stage) + job.rest * ROW_BYTES + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+    }
+    fence_async();
+}
+
 // Keys or values of a step.
 __device__ __forceinline__ void
 put(const TensorMap& block_rows, const TensorMap& last_rows, const Job& job, const Tile& tile, Ring& ring, int step,
@@ -104,7 +114,7 @@ put(const TensorMap& block_rows, const TensorMap& last_rows, const Job& job, con
     barrier_wait(ring.empty + 8 * ring.at.stage, ring.at.parity ^ 1);
     // The first step has the last keys.
     if (step == 0) {
-        barrier_arrive_expecting(barrier, LAST * ROW_BYTES);
+        barrier_arrive_expecting(barrier, job.rest * ROW_BYTES);
         copy_box(ring.address(), last_rows, column, row + (job.steps - 1) * BLOCK_N, barrier);
     } else {
         barrier_arrive_expecting(barrier, BLOCK_N * ROW_BYTES);
@@ -435,6 +445,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention(
         }
         barriers_ready();
     }
+    clear_padding(job, ring);
     __syncthreads();
     wait_for_inputs();
     // The shuffle tells the compiler that it is the same in a warp.
