@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fasteomt.bench.results import GateRecord, Measured, load, problems
+from fasteomt.bench.results import GateRecord, Measured, RoundResults, load, problems
 from fasteomt.cli import round as round_module
 from fasteomt.cli.round import finish, options
 from fasteomt.errors import FastEomtError, InputError
@@ -99,10 +99,10 @@ def test_each_row_is_kept_at_once(tmp_path: Path) -> None:
 def test_a_run_goes_on_where_nothing_can_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, results: object) -> None:
+    def full(path: Path, results: RoundResults) -> RoundResults:
         if path.suffix == ".partial":
             raise InputError(f"{path}: no space left")
-        real(path, results)  # type: ignore[arg-type]
+        return real(path, results)
 
     real = round_module.save
     monkeypatch.setattr(round_module, "save", full)

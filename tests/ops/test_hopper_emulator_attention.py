@@ -61,17 +61,25 @@ def attention(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
     return reference.run(torch.cat((q, k, v), dim=1), out, case.heads, case.rows)
 
 
+def launched(
+    case: Case, qkv: Tensor, seed: int = 0, bug: tuple[Edit, ...] = (), room: Tensor | None = None
+) -> tuple[Tensor, str]:
+    """The kernel's result, and its fault or ''."""
+    out = torch.zeros(case.rows.total, case.heads * HEAD_DIM, dtype=case.out_dtype or case.dtype)
+    options = {"config": case.config, "room": room}
+    with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, seed, bug):
+        patch.setattr(Config, "stages", lambda self, last: case.stages)
+        fault = fault_of(lambda out: cuda.run(qkv, out, case.heads, case.rows, **options), out)
+    return out, fault
+
+
 def wrong(case: Case, seed: int = 0, bug: tuple[Edit, ...] = (), room: Tensor | None = None) -> str:
     """What is wrong with the kernel's result, or ''."""
     torch.manual_seed(0)
     width = case.heads * HEAD_DIM
     scales = torch.tensor([case.scale, case.scale, 1.0]).repeat_interleave(width)
     qkv = (torch.randn(case.rows.total, 3 * width) * scales).to(case.dtype)
-    out = torch.zeros(case.rows.total, width, dtype=case.out_dtype or case.dtype)
-    with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, seed, bug):
-        patch.setattr(Config, "stages", lambda self, last: case.stages)
-        options = {"config": case.config, "room": room}
-        fault = fault_of(lambda out: cuda.run(qkv, out, case.heads, case.rows, **options), out)
+    out, fault = launched(case, qkv, seed, bug, room)
     if fault:
         return fault
     q, k, v = qkv.float().split(width, dim=1)
@@ -103,17 +111,15 @@ def test_launches_gather_anew() -> None:
 )
 def test_a_crop_spoils_no_other(name: str) -> None:
     """The first one's last keys are padded: the next one's rows lie there."""
-    case, width = CASES[name], CASES[name].heads * HEAD_DIM
+    case = CASES[name]
     torch.manual_seed(0)
-    qkv = torch.randn(case.rows.total, 3 * width).to(case.dtype)
+    qkv = torch.randn(case.rows.total, 3 * case.heads * HEAD_DIM).to(case.dtype)
     found = []
     for value in (1.0, float("inf")):
         qkv[case.rows.tokens :] = value
-        out = torch.zeros(case.rows.total, width, dtype=case.out_dtype or case.dtype)
-        with pytest.MonkeyPatch.context() as patch, emulator().in_place_of_gpu(132, 0, ()):
-            patch.setattr(Config, "stages", lambda self, last: case.stages)
-            cuda.run(qkv, out, case.heads, case.rows, config=case.config)
-        found.append(out[: case.rows.tokens].clone())
+        out, fault = launched(case, qkv)
+        assert not fault
+        found.append(out[: case.rows.tokens])
     assert found[0].isfinite().all() and torch.equal(*found)
 
 

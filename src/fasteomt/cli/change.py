@@ -61,7 +61,7 @@ def measure_change(
             checkpoint = resolve(name)
             model = checkpoint.spec.short_name
             for number, (crops, frames) in enumerate(work):
-                beside = [name for name in BESIDE if number == 0 or name == baseline]
+                beside = [peer for peer in BESIDE if number == 0 or peer == baseline]
                 yield from model_rows(
                     checkpoint, model, device, [*subjects, *beside],
                     crops=crops, frames=frames, ceilings=ceilings, seconds=seconds, baseline=baseline,

@@ -168,9 +168,14 @@ class Binder:
         read."""
         dtype = dtype or self.dtype
         key = (name.rpartition(".")[2] if name.startswith("block.") else name, shape, dtype)
+        tensor = self._room(key, lambda: torch.empty(shape, dtype=dtype, device=self.device))
+        return Buffer(name, shape, dtype, tensor)
+
+    def _room(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """The program's memory for all launches of this key, which follow one another."""
         if key not in self.memory:
-            self.memory[key] = torch.empty(shape, dtype=dtype, device=self.device)
-        return Buffer(name, shape, dtype, self.memory[key])
+            self.memory[key] = make()
+        return self.memory[key]
 
     def _launch(self, run: Callable[[], object], *, side: bool = False) -> None:
         self.launches.append(Launch(self.group, run, side))
@@ -248,9 +253,7 @@ class Binder:
     def _parts(self, problem: linear.Problem, tuned: dict[str, Any]) -> Tensor:
         """Room that products have for their norms: one for all that are alike."""
         key = ("parts", problem, *tuned.values())
-        if key not in self.memory:
-            self.memory[key] = linear.parts_for(problem.m, problem.n, self.device)
-        return self.memory[key]
+        return self._room(key, lambda: linear.parts_for(problem.m, problem.n, self.device))
 
     def _rope(self) -> None:
         qkv, rows, rotation = self.current, self.rows, self.rotation
@@ -268,10 +271,8 @@ class Binder:
         )  # fmt: skip
         module, tuned = self.find(self.group, "attention", problem, rows)
         if hasattr(module, "room_for"):
-            key = ("room", problem)
-            if key not in self.memory:
-                self.memory[key] = module.room_for(problem, self.device)
-            tuned = tuned | {"room": self.memory[key]}
+            room = self._room(("room", problem), lambda: module.room_for(problem, self.device))
+            tuned = tuned | {"room": room}
         qkv = self.current.read(self.group, self.dtype)
         out = self._buffer(self.group.sites[-1], rows.total, self.spec.embed_dim, dtype=self.out_dtype)
 

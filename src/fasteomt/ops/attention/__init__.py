@@ -4,7 +4,8 @@
 keys | values], each heads x D. Returns the tensor (rows.total, heads D) that holds the result: `out`, or,
 where a module's `WRITES_OUT` is False, one of its own; `out` may be None there. With `rotation` (only where
 `Problem.rope` was asked for) the queries and keys of patches are turned first, in registers: qkv stays as it
-is.
+is. A module that has `room_for(problem, device)` takes the memory that this gives as `room`, so that launches
+needn't make it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CUDA C++ for Hopper (`hopper_attention.cu`): fed by TMA, exponentials beside products, one round of blocks.
 
 A block has up to `Config.warpgroups` x `Config.units` x 64 queries. For ViT-L and two crops of 1024 patches
-and 5 extras, 2 x 2 make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over
+and 5 extras, 4 x 1 make 128 blocks for an H200's 132 processors, which run at once. The 5 queries left over
 take no block of their own: extra warps in the blocks of each head and crop do them, each for some keys.
 """
 
@@ -29,8 +29,8 @@ _FILES = (
 )  # fmt: skip
 _ROW_BYTES = 2 * HEAD_DIM
 _EXTRA_QUERIES = 8  # of the extra warps
-_EXTRA_BYTES = 3 * 8 * 512  # that these three keep in shared memory
-_PARTIAL = (HEAD_DIM // 16 + 1) * 32 * 4  # numbers that a block leaves
+_EXTRA_WARPS, _EXTRA_BYTES = 3, 8 * 512  # of a block; what each keeps in shared memory
+_PARTIAL = (HEAD_DIM // 16 + 1) * 32  # 16 bytes each, that a block's leave
 _BARRIER_BYTES = 8
 _STEP_OF_KEYS = 16  # that products of weights and values sum over
 _REGISTERS, _MAX_REGISTERS = 65536, 240  # of a processor, of a thread that may ask for more
@@ -80,7 +80,7 @@ class Config:
 
     def _shared(self, last: int, stages: int) -> int:
         tiles = (self.warpgroups * self.units * UNIT + stages * max(self.block_n, last)) * _ROW_BYTES
-        return tiles + _EXTRA_BYTES + (2 * stages + 1) * _BARRIER_BYTES + 1024
+        return tiles + _EXTRA_WARPS * _EXTRA_BYTES + (2 * stages + 1) * _BARRIER_BYTES + 1024
 
 
 # The likely best first, where they need equally long by `_time`. Fewer than 64 keys at a time are for want of
@@ -176,9 +176,10 @@ def room_for(problem: Problem, device: torch.device) -> Tensor:
     """Where blocks gather what their extra warps have, zeros: enough for any configuration. Launches that may
     run at the same time need one each."""
     counters, blocks = _room(problem)
-    return torch.zeros(counters + blocks * _PARTIAL, dtype=torch.int32, device=device)
+    return torch.zeros(counters + blocks * _PARTIAL * 4, dtype=torch.int32, device=device)
 
 
+@cache
 def _room(problem: Problem) -> tuple[int, int]:
     """Counters, one for each head and crop, up to where the rest is aligned; and blocks with extra warps."""
     pairs, tokens = problem.rows.crops * problem.heads, problem.rows.tokens
@@ -260,6 +261,9 @@ def compiled(
         "LAST": last,
         "STAGES": config.stages(last),
         "EXTRA": int(extra),
+        "EXTRA_WARPS": _EXTRA_WARPS,
+        "EXTRA_BYTES": _EXTRA_BYTES,
+        "PARTIAL": _PARTIAL,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": others,
         "SLACK": _SLACK[dtype],

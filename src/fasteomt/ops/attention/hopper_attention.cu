@@ -18,7 +18,8 @@
 //   UNITS               of a warpgroup, at most: 1 or 2
 //   BLOCK_N, LAST       keys at a time, a multiple of 16; of the first block, after padding, which may be more
 //   STAGES              of the ring
-//   EXTRA               1 for extra warps, or 0
+//   EXTRA               1 for extra warps, or 0. EXTRA_WARPS: how many. EXTRA_BYTES: what each has in shared memory
+//   PARTIAL             float4 that a block's extra warps leave
 //   CONSUMER_REGISTERS  of a warpgroup's threads; PRODUCER_REGISTERS: of the others'
 //   TYPE, OUT_TYPE      bf16 or f16, as PTX writes it: of queries, keys and values, and of results
 //   SLACK               weights may reach 2^SLACK: that and a row's sums are finite, in TYPE and in fp32
@@ -31,8 +32,6 @@
 constexpr int UNIT = 64, ROW_BYTES = HEAD_DIM * 2, UNIT_BYTES = UNIT * ROW_BYTES;
 constexpr int MOST_KEYS = LAST > BLOCK_N ? LAST : BLOCK_N, STAGE_BYTES = MOST_KEYS * ROW_BYTES;
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
-// What an extra warp has in shared memory, see hopper_extra_warps.cuh.
-constexpr int EXTRA_WARPS = 3, EXTRA_BYTES = 8 * 512;
 // Scores are in units of log2: exp(x) = 2^(x log2(e)).
 constexpr float SCALE = 1.4426950408889634f / 8.0f;
 static_assert(HEAD_DIM == 64, "SCALE and a row's bytes are those of 64 features");

@@ -6,14 +6,14 @@
 //
 // Warpgroups need the registers. So all that a lane keeps from one block of keys to the next is in shared memory, 16
 // bytes at a time beside those of other lanes.
-constexpr int PARTIAL = (HEAD_DIM / 16 + 1) * 32; // of float4 that a block leaves
 struct ExtraWarp {
     u32 memory; // the lane's first 16 bytes
+    static_assert(EXTRA_BYTES == 8 * 512 && PARTIAL == (HEAD_DIM / 16 + 1) * 32, "sums and totals are what is left");
 
     // Of 16 features.
     __device__ __forceinline__ u32 sums(int features) const { return memory + features * 512; }
     // Of both queries: minus a maximum, scaled; then the weights' sum, of this lane's keys.
-    __device__ __forceinline__ u32 totals() const { return memory + 4 * 512; }
+    __device__ __forceinline__ u32 totals() const { return sums(HEAD_DIM / 16); }
     // 32 features of them, as products read them.
     __device__ __forceinline__ u32 queries(int features) const { return memory + (5 + features) * 512; }
 
